@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+# The test programs, all behind the target 'tests' so that a plain build does not make them.
+# build/tests/list has a line "area program kind" for each, which scripts/test.sh runs; kind is "threads"
+# if the source starts any, and "plain" otherwise.
+
+enable_testing()
+add_custom_target(tests)
+set(test_list "")
+
+add_library(test_harness STATIC EXCLUDE_FROM_ALL tests/harness/test_main.c tests/harness/ranks.c tests/harness/session.c)
+target_include_directories(test_harness PUBLIC include tests tests/harness)
+target_link_libraries(test_harness PUBLIC Threads::Threads)
+
+function(test_kind kind_out)
+    set(kind plain)
+    foreach(source ${ARGN})
+        file(STRINGS ${source} uses REGEX "TEST_RANKS|ranks_run|pthread_create|std::thread|AscendC")
+        if(uses)
+            set(kind threads)
+        endif()
+    endforeach()
+    set(${kind_out} ${kind} PARENT_SCOPE)
+endfunction()
+
+# tilewire_test(AREA NAME SOURCE...): a program build/tests/NAME with the harness and all of twi_*.
+function(tilewire_test area name)
+    add_executable(${name} EXCLUDE_FROM_ALL ${ARGN})
+    target_link_libraries(${name} PRIVATE test_harness tilewire_internal)
+    target_compile_definitions(${name} PRIVATE TEST_BUILD_DIR="${PROJECT_BINARY_DIR}"
+        TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    add_dependencies(tests ${name})
+    add_test(NAME ${name} COMMAND ${name})
+    test_kind(kind ${ARGN})
+    set(test_list "${test_list}${area} ${name} ${kind}\n" PARENT_SCOPE)
+endfunction()
+
+# A program with cases that fail, hang and crash: the proof that the harness notices.
+add_executable(harness_fixture EXCLUDE_FROM_ALL tests/harness/fixture.c)
+target_link_libraries(harness_fixture PRIVATE test_harness tilewire_internal)
+set_target_properties(harness_fixture PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+add_dependencies(tests harness_fixture)
+
+file(GLOB test_sources CONFIGURE_DEPENDS tests/*/test_*.c)
+list(FILTER test_sources EXCLUDE REGEX "/tests/harness/")
+foreach(source ${test_sources})
+    get_filename_component(name ${source} NAME_WE)
+    get_filename_component(area ${source} DIRECTORY)
+    get_filename_component(area ${area} NAME)
+    tilewire_test(${area} ${name} ${source})
+endforeach()
+
+file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
+foreach(source ${fuzz_sources})
+    get_filename_component(target ${source} NAME_WE)
+    string(REGEX REPLACE "^fuzz_" "" name ${target})
+    if(TILEWIRE_FUZZ)
+        add_executable(${target} EXCLUDE_FROM_ALL ${source})
+        target_link_libraries(${target} PRIVATE tilewire_internal)
+        target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+    else()
+        set(target replay_${name})
+        tilewire_test(fuzz ${target} ${source})
+        target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.c)
+        target_compile_definitions(${target} PRIVATE REPLAY_CORPUS="${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name}")
+    endif()
+    target_compile_options(${target} PRIVATE -Wno-missing-prototypes)
+    set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    add_dependencies(tests ${target})
+endforeach()
+
+if(EXISTS ${PROJECT_SOURCE_DIR}/tests/ascendc/CMakeLists.txt AND CMAKE_CXX_COMPILER)
+    add_subdirectory(tests/ascendc EXCLUDE_FROM_ALL)
+    get_property(targets DIRECTORY tests/ascendc PROPERTY BUILDSYSTEM_TARGETS)
+    foreach(target ${targets})
+        add_dependencies(tests ${target})
+        if(target MATCHES "^test_" AND NOT test_list MATCHES " ${target} ")
+            set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+            string(APPEND test_list "ascendc ${target} threads\n")
+        endif()
+    endforeach()
+endif()
+
+file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/tests/list CONTENT "${test_list}")

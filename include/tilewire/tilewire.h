@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TILEWIRE_TILEWIRE_H
+#define TILEWIRE_TILEWIRE_H
+/*
+ * Tilewire: matrix tiles go on the wire the moment they are computed.
+ *
+ * The whole C API. It reads top to bottom in the order in which it is learned:
+ * version, status, start-up, communicators, memory, and what the library knows of its machine.
+ * The kernel-side task API is in tilewire/hccl.h.
+ *
+ * Conventions that hold everywhere:
+ *  - Functions return a tw_status_t; what they produce is written through the last argument, and
+ *    only on success. tw_last_error() has the sentence with the details.
+ *  - Argument structs start with struct_size and are filled by their TW_..._INIT macro. A zero field
+ *    means its default. Old callers work with new libraries and the other way round.
+ *  - Strings and arrays passed in are copied; pointers to memory that is sent or received are not.
+ *  - Nothing here prints, exits or raises signals. The log goes where tw_init says (stderr).
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TW_API __attribute__((visibility("default")))
+#define TW_CHECKED __attribute__((warn_unused_result))
+#else
+#define TW_API
+#define TW_CHECKED
+#endif
+
+/* ---- Version --------------------------------------------------------------------------------- */
+
+#define TW_VERSION_MAJOR 0
+#define TW_VERSION_MINOR 1
+#define TW_VERSION_PATCH 0
+/** The version of this header as one number, 10000 a major, 100 a minor. */
+#define TW_API_VERSION (TW_VERSION_MAJOR * 10000 + TW_VERSION_MINOR * 100 + TW_VERSION_PATCH)
+
+/** The version of the library that is loaded, in the form of TW_API_VERSION. Since 0.1. */
+TW_API int tw_version(void);
+
+/* ---- Status ---------------------------------------------------------------------------------- */
+
+/**
+ * Results, grouped by what the caller can do about them:
+ * -1..-19 fix the call; -20..-39 free something or change the set-up; -40..-59 a peer failed, the
+ * communicator is lost but the process is fine; -60.. a bug in Tilewire, please report it.
+ */
+typedef enum tw_status {
+    TW_OK = 0,
+    TW_IN_PROGRESS = 1,          /**< not finished yet, ask again */
+    TW_ERR_ARGUMENT = -1,        /**< an argument is wrong; the message names it and its value */
+    TW_ERR_UNSUPPORTED = -2,     /**< a legal request that this build or machine cannot serve */
+    TW_ERR_EXISTS = -3,          /**< the name is taken */
+    TW_ERR_NOT_FOUND = -4,       /**< no such name */
+    TW_ERR_STATE = -5,           /**< the call does not fit the state of its object */
+    TW_ERR_NO_MEMORY = -20,      /**< no memory left, of the process or of the window */
+    TW_ERR_SYSTEM = -21,         /**< a system call failed; the message has errno's text */
+    TW_ERR_ADDRESS_IN_USE = -22, /**< somebody else listens on the rendezvous port */
+    TW_ERR_DENIED = -23,         /**< wrong or missing token, or another user's process */
+    TW_ERR_PEER_DEAD = -40,      /**< a peer's process ended */
+    TW_ERR_PEER_LEFT = -41,      /**< a peer destroyed the communicator or cancelled the task */
+    TW_ERR_TIMEOUT = -42,        /**< a peer was silent longer than the deadline */
+    TW_ERR_DIVERGED = -43,       /**< the ranks called different things */
+    TW_ERR_ABORTED = -44,        /**< tw_comm_abort was called, here or on a peer */
+    TW_ERR_POISONED = -45,       /**< an earlier error ended this communicator */
+    TW_ERR_INTERNAL = -60,       /**< a bug */
+} tw_status_t;
+
+/** A short constant English text for a status, never NULL. Since 0.1. */
+TW_API const char *tw_status_string(tw_status_t status);
+
+/**
+ * The sentence that belongs to the last failure in the calling thread: which argument, which peer,
+ * which step. Valid until the thread's next Tilewire call; never NULL. Since 0.1.
+ */
+TW_API const char *tw_last_error(void);
+
+/* ---- Start-up -------------------------------------------------------------------------------- */
+
+typedef enum tw_log_level {
+    TW_LOG_NONE = 0,
+    TW_LOG_ERROR = 1,
+    TW_LOG_WARN = 2,
+    TW_LOG_INFO = 3,
+    TW_LOG_DEBUG = 4,
+    TW_LOG_TRACE = 5,
+} tw_log_level_t;
+
+/** Receives one finished log line without a newline. Called from any thread, one at a time. */
+typedef void (*tw_log_fn)(void *user, tw_log_level_t level, const char *line);
+
+typedef struct tw_init_args {
+    size_t struct_size;
+    int api_version; /**< TW_API_VERSION, so that an incompatible library refuses */
+    tw_log_fn log;   /**< NULL: stderr */
+    void *log_user;
+    /** Settings as "NAME=value" strings, NAME without the TILEWIRE_ prefix ("LOG=debug"), ended by
+     *  NULL. They win over the environment. NULL: environment only. */
+    const char *const *settings;
+} tw_init_args_t;
+
+#define TW_INIT_ARGS_INIT                                        \
+    {                                                            \
+        sizeof(tw_init_args_t), TW_API_VERSION, NULL, NULL, NULL \
+    }
+
+/**
+ * Initialises the library: reads the TILEWIRE_* environment once. Optional: the first call of
+ * anything else does it with defaults. Fails with TW_ERR_STATE when settings are given after the
+ * library is already initialised, with TW_ERR_ARGUMENT when a setting is unknown or malformed.
+ * Any thread. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_init(const tw_init_args_t *args);
+
+/* ---- Communicators --------------------------------------------------------------------------- */
+
+/**
+ * A communication domain: some ranks, one of which is ours. A process may hold many, also several
+ * ranks of one (then ranks are threads). One thread at a time may call into one tw_comm_t, except
+ * tw_comm_abort and the kernel-side API, which any thread may call.
+ */
+typedef struct tw_comm tw_comm_t;
+
+#define TW_NAME_MAX 127 /**< longest name of a communicator, in bytes */
+
+/**
+ * The caller's own way to exchange bytes while a communicator is made: every rank contributes
+ * `bytes` bytes at `in`, and `out` receives those of all ranks in rank order. Returns 0 on success.
+ * Called a few times during tw_comm_create, from the calling thread, never afterwards.
+ */
+typedef int (*tw_allgather_fn)(void *user, const void *in, void *out, size_t bytes);
+
+typedef enum tw_transport {
+    TW_TRANSPORT_AUTO = 0,    /**< threads if all ranks are in one process, else shm */
+    TW_TRANSPORT_THREADS = 1, /**< ranks are threads of one process */
+    TW_TRANSPORT_SHM = 2,     /**< ranks are processes of one host */
+} tw_transport_t;
+
+typedef struct tw_comm_args {
+    size_t struct_size;
+    /** Where the ranks meet: "tcp://host:port" (rank 0 listens there, the others connect; needs rank
+     *  and size), or "env://", or NULL which means env:// unless allgather is set. env:// takes rank,
+     *  size and address from RANK, WORLD_SIZE, MASTER_ADDR and TILEWIRE_PORT or MASTER_PORT (under
+     *  torchrun, whose store owns MASTER_PORT, the port after it), or from Open MPI, MPICH or Slurm. */
+    const char *address;
+    int rank;                  /**< ours, 0..size-1; ignored with env:// */
+    int size;                  /**< number of ranks, >= 1; ignored with env:// */
+    const char *name;          /**< 1..127 bytes, the same on all ranks; NULL: rank 0 makes one up */
+    const char *token;         /**< shared secret of a rendezvous that is not on loopback; NULL: TILEWIRE_TOKEN */
+    tw_allgather_fn allgather; /**< when set, address must be NULL and this is used instead */
+    void *allgather_user;
+    tw_transport_t transport;
+    size_t window_bytes;       /**< symmetric memory of each rank, at most; 0: TILEWIRE_WINDOW_BYTES (64 MiB) */
+    uint64_t timeout_ns;       /**< silence of a peer inside a call; 0: TILEWIRE_TIMEOUT (60 s) */
+    uint64_t enter_timeout_ns; /**< a peer that has not entered the call yet; 0: TILEWIRE_ENTER_TIMEOUT (30 min) */
+} tw_comm_args_t;
+
+#define TW_COMM_ARGS_INIT                                                                      \
+    {                                                                                          \
+        sizeof(tw_comm_args_t), NULL, 0, 0, NULL, NULL, NULL, NULL, TW_TRANSPORT_AUTO, 0, 0, 0 \
+    }
+
+/**
+ * Makes a communicator. Collective: every rank calls it, with the same size and name. Blocks until
+ * all have, at most timeout TILEWIRE_JOIN_TIMEOUT. If any rank cannot take part, all get an error that says
+ * which and why. *comm_out is owned by the caller; free it with tw_comm_destroy. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_comm_create(const tw_comm_args_t *args, tw_comm_t **comm_out);
+
+/**
+ * Finds a communicator of this process by name. Thread-ranks of one process share a name, so the
+ * rank picks one; rank -1 stands for "the only one" and fails if there are several. The result is
+ * borrowed: it lives until its owner destroys it. Any thread. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_comm_find(const char *name, int rank, tw_comm_t **comm_out);
+
+/**
+ * Splits a communicator: ranks with the same color >= 0 form a new one, ordered by key, then by
+ * rank. A rank with color -1 takes part in the call and gets *comm_out = NULL. `name` names the new
+ * communicator (the same for a color), NULL derives one. Collective over `comm`, which must have no
+ * open kernel-side session. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_comm_split(tw_comm_t *comm, int color, int key, const char *name,
+                                            tw_comm_t **comm_out);
+
+/**
+ * Ends a communicator of ours. Local: peers that still wait for this rank get TW_ERR_PEER_LEFT.
+ * Accepts NULL. Symmetric memory of it is freed. Since 0.1.
+ */
+TW_API void tw_comm_destroy(tw_comm_t *comm);
+
+/**
+ * Ends every call on the communicator, here and on all peers, with TW_ERR_ABORTED; `reason` (may be
+ * NULL) is in their message. The communicator can then only be destroyed. Any thread. Since 0.1.
+ */
+TW_API void tw_comm_abort(tw_comm_t *comm, const char *reason);
+
+TW_API int tw_comm_rank(const tw_comm_t *comm);         /**< our rank, -1 for NULL */
+TW_API int tw_comm_size(const tw_comm_t *comm);         /**< number of ranks, -1 for NULL */
+TW_API const char *tw_comm_name(const tw_comm_t *comm); /**< lives as long as comm; "" for NULL */
+
+/** TW_OK while healthy, otherwise the status that poisoned it (sentence in tw_last_error). */
+TW_API tw_status_t tw_comm_status(const tw_comm_t *comm);
+
+/** What the ranks agreed to use. */
+TW_API tw_transport_t tw_comm_transport(const tw_comm_t *comm);
+
+/**
+ * Returns when every rank has called it. Collective; not while a kernel-side session is open. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_comm_barrier(tw_comm_t *comm);
+
+/* ---- Symmetric memory ------------------------------------------------------------------------ */
+
+/**
+ * Allocates memory that the peers reach directly, so that collectives on it copy nothing extra.
+ * Local, not collective. 64-byte aligned, zeroed, backed at once: TW_ERR_NO_MEMORY rather than a
+ * later crash. Lives until tw_mem_free or tw_comm_destroy. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_mem_alloc(tw_comm_t *comm, size_t bytes, void **ptr_out);
+
+/** Frees what tw_mem_alloc returned; NULL is fine. The caller knows that no peer uses it any more. */
+TW_API void tw_mem_free(tw_comm_t *comm, void *ptr);
+
+/**
+ * Where this process sees memory of `rank` that lies at the same place in its window as `ptr` (from
+ * tw_mem_alloc) does in ours. The ranks' allocations match if all ranks made the same ones in the
+ * same order. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_mem_peer(tw_comm_t *comm, const void *ptr, int rank, void **ptr_out);
+
+/* ---- What the library knows ------------------------------------------------------------------ */
+
+/** One line of `tilewire info`: all strings live as long as the library, help may be "". */
+typedef struct tw_info_row {
+    const char *section; /**< "version", "cpu", "topology", "transport", "config" */
+    const char *name;
+    const char *value;
+    const char *help;
+} tw_info_row_t;
+
+/** Fills row number `index`; TW_ERR_NOT_FOUND past the end. Any thread. Since 0.1. */
+TW_API TW_CHECKED tw_status_t tw_info(unsigned index, tw_info_row_t *row_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
