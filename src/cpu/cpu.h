@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_CPU_CPU_H
+#define TWI_CPU_CPU_H
+/* What the processor can do, what the operating system lets us use of it, and where the cores are. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <tilewire/tilewire.h>
+
+/* Levels with different arithmetic; each includes those before it. Order and names: TILEWIRE_ISA. */
+typedef enum twi_isa {
+    TWI_ISA_PORTABLE = 0,
+    TWI_ISA_AVX2 = 1,       /* AVX2, FMA, F16C */
+    TWI_ISA_AVX512 = 2,     /* AVX-512 F, BW, DQ, VL */
+    TWI_ISA_AVX512BF16 = 3, /* AVX-512 with BF16 and VNNI */
+    TWI_ISA_AMX = 4,        /* AMX tiles, bf16 and int8, granted by the OS */
+} twi_isa_t;
+
+/* The highest level that the machine has, the OS permits and TILEWIRE_ISA allows. Decided once. */
+twi_isa_t twi_cpu_isa(void);
+/* The same without the cap. */
+twi_isa_t twi_cpu_isa_machine(void);
+const char *twi_isa_name(twi_isa_t isa);
+
+/* CPUs in the calling thread's affinity mask, at least 1. */
+int twi_cpu_allowed(void);
+
+typedef struct twi_topology {
+    const char *source; /* "hwloc" or "sysfs" */
+    int packages;
+    int numa_nodes;
+    int cores;       /* physical cores */
+    int cpus;        /* hardware threads online */
+    size_t l2_bytes; /* of one core; 0: unknown */
+    size_t l3_bytes; /* of one cache; 0: unknown */
+} twi_topology_t;
+
+/* Read once. Every count is at least 1. */
+const twi_topology_t *twi_cpu_topology(void);
+
+/* Rows of sections "cpu" and "topology" for tw_info; false past the end. The strings are static. */
+bool twi_cpu_row(unsigned index, tw_info_row_t *row_out);
+
+#endif
