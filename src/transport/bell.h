@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_TRANSPORT_BELL_H
+#define TWI_TRANSPORT_BELL_H
+/*
+ * Sleeping and waking without lost wake-ups. A rank that waits for something in shared memory spins
+ * briefly, then sleeps on its own bell; whoever changes something that others may wait for rings the
+ * bells of those who sleep.
+ *
+ *     waiter                               signaller
+ *     seen = bell                          store what changed (release)
+ *     sleeping++            (S1)           fence seq_cst            (F)
+ *     re-check the condition (L1)          load sleeping            (L2)
+ *     futex_wait(bell, seen)               if not 0: bell++, futex_wake
+ *     sleeping--                           (a count: several threads of a rank may sleep)
+ *
+ * S1 is seq_cst and followed by a seq_cst fence, so either L1 sees the change or L2 sees the sleeper
+ * (Dekker). If L2 sees it after `seen` was read, bell differs from seen and futex_wait returns.
+ * Checked by tests/model/doorbell.pml.
+ */
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "transport/window.h"
+
+static inline void twi_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Asks for a line that will be written soon and that peers may hold a copy of. */
+static inline void twi_prefetch_write(const void *line)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
+static inline void twi_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
+{
+    const struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
+}
+
+static inline void twi_futex_wake(_Atomic uint32_t *word)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* Announces sleep. The caller re-checks its condition, then calls twi_bell_cancel or twi_bell_sleep. */
+static inline uint32_t twi_bell_prepare(twi_window_header_t *own)
+{
+    const uint32_t seen = atomic_load_explicit(&own->bell, memory_order_acquire);
+    (void)atomic_fetch_add_explicit(&own->sleeping, 1, memory_order_seq_cst);
+    atomic_thread_fence(memory_order_seq_cst); /* S1 before L1 */
+    return seen;
+}
+
+static inline void twi_bell_cancel(twi_window_header_t *own)
+{
+    (void)atomic_fetch_sub_explicit(&own->sleeping, 1, memory_order_relaxed);
+}
+
+static inline void twi_bell_sleep(twi_window_header_t *own, uint32_t seen, uint64_t ns)
+{
+    twi_futex_wait(&own->bell, seen, ns);
+    twi_bell_cancel(own);
+}
+
+/* The caller has issued fence F. */
+static inline void twi_bell_ring(twi_window_header_t *peer)
+{
+    if (atomic_load_explicit(&peer->sleeping, memory_order_relaxed)) { /* L2 */
+        (void)atomic_fetch_add_explicit(&peer->bell, 1, memory_order_release);
+        twi_futex_wake(&peer->bell);
+    }
+}
+
+#endif

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting for peers: spin, then sleep on the own bell, watch the health of the peers, keep the
+ * deadlines. A condition that holds wins over any bad news.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "transport/bell.h"
+#include "transport/transport.h"
+
+#define NAP_NS 100000000u    /* longest sleep between looks at the peers' health */
+#define SPINS_PER_CLOCK 256u /* looks at the condition between looks at the clock */
+
+/* "running", "stopped", ... from /proc, so that the message tells a stopped peer from a busy one. */
+static const char *process_state(int pid)
+{
+    char path[64];
+    char text[512];
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return "gone";
+    const size_t n = fread(text, 1, sizeof text - 1, file);
+    (void)fclose(file);
+    text[n] = '\0';
+    const char *after_name = strrchr(text, ')');
+    if (!after_name || after_name[1] == '\0')
+        return "unknown";
+    switch (after_name[2]) {
+    case 'T':
+    case 't':
+        return "stopped";
+    case 'Z':
+    case 'X':
+        return "dead";
+    case 'R':
+        return "running";
+    default:
+        return "sleeping";
+    }
+}
+
+typedef struct what {
+    char text[128];
+} what_t;
+
+static what_t what(const twi_wait_t *w)
+{
+    what_t result;
+    w->describe(w->arg, result.text, sizeof result.text);
+    return result;
+}
+
+static int first_missing(const twi_transport_t *t, const twi_wait_t *w)
+{
+    for (int r = 0; r < t->size; r++)
+        if (r != t->rank && w->waits_for(w->arg, r))
+            return r;
+    return -1;
+}
+
+/* Bad news from one peer, or TW_OK. `missing`: we wait for this very peer. */
+static tw_status_t peer_news(twi_transport_t *t, int r, bool missing, const twi_wait_t *w)
+{
+    const twi_window_header_t *h = twi_transport_header(t, r);
+    switch (atomic_load_explicit(&h->health, memory_order_acquire)) { /* pairs with the release in _fail */
+    case TWI_HEALTH_ABORTED:
+        return twi_fail(TW_ERR_ABORTED, "%s: rank %d aborted the communicator: %.300s", what(w).text, r, h->reason);
+    case TWI_HEALTH_FAILED:
+        return twi_fail((tw_status_t)h->status, "%s: rank %d reports: %.300s", what(w).text, r, h->reason);
+    case TWI_HEALTH_LEFT:
+        if (missing)
+            return twi_fail(TW_ERR_PEER_LEFT, "%s: rank %d left the communicator", what(w).text, r);
+        return TW_OK;
+    default:
+        if (missing && !twi_transport_alive(t, r))
+            return twi_fail(TW_ERR_PEER_DEAD, "%s: rank %d (pid %d) died", what(w).text, r, t->pids[r]);
+        return TW_OK;
+    }
+}
+
+static tw_status_t news(twi_transport_t *t, const twi_wait_t *w, int *culprit_out)
+{
+    for (int r = 0; r < t->size; r++) {
+        if (r == t->rank)
+            continue;
+        const tw_status_t status = peer_news(t, r, w->waits_for(w->arg, r), w);
+        if (status != TW_OK) {
+            *culprit_out = r;
+            return status;
+        }
+    }
+    if (atomic_load_explicit(&twi_transport_header(t, t->rank)->health, memory_order_acquire) == TWI_HEALTH_ABORTED) {
+        *culprit_out = t->rank;
+        return twi_fail(TW_ERR_ABORTED, "%s: aborted here: %.300s", what(w).text,
+                        twi_transport_header(t, t->rank)->reason);
+    }
+    return TW_OK;
+}
+
+static tw_status_t timed_out(twi_transport_t *t, const twi_wait_t *w, uint64_t limit_ns, int *culprit_out)
+{
+    const int r = first_missing(t, w);
+    *culprit_out = r;
+    if (r < 0)
+        return twi_fail(TW_ERR_TIMEOUT, "%s: no progress in %.1f s", what(w).text, (double)limit_ns * 1e-9);
+    return twi_fail(TW_ERR_TIMEOUT, "%s: rank %d (pid %d, %s) %s within %.1f s", what(w).text, r, t->pids[r],
+                    process_state(t->pids[r]), w->progress ? "made no progress" : "did not enter the call",
+                    (double)limit_ns * 1e-9);
+}
+
+static bool spin(const twi_transport_t *t, const twi_wait_t *w)
+{
+    if (t->spin_ns == 0)
+        return w->ready(w->arg);
+    for (unsigned i = 0; i < SPINS_PER_CLOCK; i++) /* the pause instruction takes as long as a short wait */
+        if (w->ready(w->arg))
+            return true;
+    const uint64_t end = twi_now_ns() + t->spin_ns;
+    do {
+        for (unsigned i = 0; i < SPINS_PER_CLOCK; i++) {
+            if (w->ready(w->arg))
+                return true;
+            twi_pause();
+        }
+    } while (twi_now_ns() < end);
+    return false;
+}
+
+tw_status_t twi_transport_wait(twi_transport_t *t, const twi_wait_t *w)
+{
+    if (w->ready(w->arg) || spin(t, w))
+        return TW_OK;
+    twi_window_header_t *own = twi_transport_header(t, t->rank);
+    const uint64_t limit_ns = w->progress ? t->timeout_ns : t->enter_timeout_ns;
+    uint64_t mark = w->progress ? w->progress(w->arg) : 0;
+    uint64_t deadline = twi_now_ns() + limit_ns;
+    tw_status_t status = TW_OK;
+    int culprit = -1;
+    for (;;) {
+        const uint32_t seen = twi_bell_prepare(own);
+        if (w->ready(w->arg)) {
+            twi_bell_cancel(own);
+            return TW_OK;
+        }
+        status = news(t, w, &culprit);
+        const uint64_t now = twi_now_ns();
+        if (status == TW_OK && w->progress && w->progress(w->arg) != mark) {
+            mark = w->progress(w->arg);
+            deadline = now + limit_ns;
+        }
+        if (status != TW_OK || now >= deadline) {
+            twi_bell_cancel(own);
+            if (w->ready(w->arg)) /* what we wait for may have come before the news */
+                return TW_OK;
+            break;
+        }
+        const uint64_t rest = deadline - now;
+        twi_bell_sleep(own, seen, rest < NAP_NS ? rest : NAP_NS);
+    }
+    if (status == TW_OK)
+        status = timed_out(t, w, limit_ns, &culprit);
+    twi_transport_fail(t, TWI_HEALTH_FAILED, status, culprit);
+    return status;
+}
