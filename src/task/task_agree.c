@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Agreement: before a task moves anything, every rank compares what all ranks posted. Reads peers'
+ * entries, which are complete once their `ready` has reached the task.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "task/engine.h"
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+}
+
+uint64_t twi_entry_hash(const twi_entry_t *entry)
+{
+    uint64_t hash = mix(0x7469u, entry->command);
+    hash = mix(hash, (uint64_t)entry->dtype << 32 | entry->op);
+    hash = mix(hash, entry->count);
+    hash = mix(hash, entry->repeat);
+    hash = mix(hash, entry->number);
+    return mix(hash, entry->first);
+}
+
+static const char *command_name(uint32_t command)
+{
+    switch (command) {
+    case 2:
+        return "all_reduce";
+    case 6:
+        return "all_gather";
+    case 7:
+        return "reduce_scatter";
+    case 8:
+        return "alltoallv";
+    case 10:
+        return "alltoall";
+    default:
+        return "unknown task";
+    }
+}
+
+static void describe(const twi_entry_t *entry, char *text, size_t room)
+{
+    (void)snprintf(text, room, "%s(count %" PRIu64 ", type %" PRIu32 ", op %" PRIu32 ", repeat %" PRIu32 ")",
+                   command_name(entry->command), entry->count, entry->dtype, entry->op, entry->repeat);
+}
+
+static tw_status_t differ(const twi_round_t *round, int rank)
+{
+    const twi_entry_t *own = twi_round_entry(round, round->rank);
+    char ours[128];
+    char theirs[128];
+    describe(own, ours, sizeof ours);
+    describe(twi_round_entry(round, rank), theirs, sizeof theirs);
+    return twi_fail(TW_ERR_DIVERGED, "task %" PRIu64 ": rank %d called %s, rank %d called %s", own->number, round->rank,
+                    ours, rank, theirs);
+}
+
+/* Every sender's count against its receiver's, for all pairs, so that all ranks find the same error. */
+static tw_status_t counts_agree(const twi_round_t *round)
+{
+    const int size = round->size;
+    const twi_entry_t *own = twi_round_entry(round, round->rank);
+    for (int src = 0; src < size; src++) {
+        const uint64_t *sent = twi_round_array(round, src, TWI_SEND_COUNTS);
+        for (int dst = 0; dst < size; dst++) {
+            const uint64_t expected = twi_round_array(round, dst, TWI_RECV_COUNTS)[src];
+            if (sent[dst] != expected)
+                return twi_fail(TW_ERR_DIVERGED,
+                                "task %" PRIu64 ": alltoallv: rank %d sends %" PRIu64 " elements to rank %d, which "
+                                "expects %" PRIu64,
+                                own->number, src, sent[dst], dst, expected);
+        }
+    }
+    return TW_OK;
+}
+
+tw_status_t twi_round_agree(const twi_round_t *round)
+{
+    const twi_entry_t *own = twi_round_entry(round, round->rank);
+    for (int r = 0; r < round->size; r++)
+        if (twi_round_entry(round, r)->hash != own->hash)
+            return differ(round, r);
+    return own->count == 0 ? counts_agree(round) : TW_OK; /* only alltoallv has no count of its own */
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Completing rounds. All ranks read the same published facts and so choose the same way:
+ *
+ *  staged   every contribution is in a slot: each rank reads the slots and writes its own result.
+ *  shared   otherwise, all buffers can be reached: the round is cut into chunks, each rank has a home
+ *           share of them, and whoever waits claims chunks, its own share first, and runs them for
+ *           everybody: reads all send buffers, writes all recv buffers. When the last chunk is
+ *           finished the round is complete on all ranks, also on those that have not called in.
+ *
+ * Claiming: `claimed` and `finished` of a home count chunks over all rounds and only grow. A chunk is
+ * claimed by compare-and-swap while the count is below the round's end, so a late rank finds nothing
+ * left and no chunk runs twice. `finished` is added to with release after the chunk's stores, and
+ * loaded with acquire before a rank returns the result. Checked by tests/model/epoch.pml.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "task/engine.h"
+
+#define BRIEF_LOOKS 256 /* about a microsecond */
+
+/* ---- Rounds as collectives see them ---- */
+
+uint8_t *twi_round_scratch(const twi_round_t *round)
+{
+    return round->engine->scratch;
+}
+
+bool twi_round_streams(const twi_round_t *round, uint64_t bytes)
+{
+    return bytes >= round->engine->stream_bytes;
+}
+
+/* Where loads and stores of this process reach a buffer of `rank`, or NULL. */
+static uint8_t *mapped(const twi_engine_t *e, int rank, uint64_t address, uint64_t window)
+{
+    if (rank == e->rank || e->transport->reach == TWI_REACH_DIRECT)
+        return (uint8_t *)(uintptr_t)address;
+    return window ? twi_transport_at(e->transport, rank, window - 1) : NULL;
+}
+
+tw_status_t twi_round_load(const twi_round_t *round, int rank, uint64_t offset, size_t bytes, void *scratch,
+                           const void **out)
+{
+    const twi_entry_t *entry = twi_round_entry(round, rank);
+    const uint8_t *base = mapped(round->engine, rank, entry->send, entry->send_window);
+    twi_transport_t *t = round->engine->transport;
+    *out = base ? base + offset : scratch;
+    return base ? TW_OK : t->ops->get(t, rank, scratch, entry->send + offset, bytes);
+}
+
+void *twi_round_target(const twi_round_t *round, int rank, uint64_t offset)
+{
+    const twi_entry_t *entry = twi_round_entry(round, rank);
+    uint8_t *base = mapped(round->engine, rank, entry->recv, entry->recv_window);
+    return base ? base + offset : NULL;
+}
+
+tw_status_t twi_round_store(const twi_round_t *round, int rank, uint64_t offset, const void *src, size_t bytes)
+{
+    void *target = twi_round_target(round, rank, offset);
+    twi_transport_t *t = round->engine->transport;
+    if (!target)
+        return t->ops->put(t, rank, twi_round_entry(round, rank)->recv + offset, src, bytes);
+    memcpy(target, src, bytes);
+    return TW_OK;
+}
+
+/* ---- Both ways ---- */
+
+static bool peers_ready(const twi_engine_t *e, uint64_t epoch)
+{
+    for (int r = 0; r < e->size; r++)
+        if (r != e->rank && twi_load(&twi_engine_board(e, r)->ready) < epoch)
+            return false;
+    return true;
+}
+
+static tw_status_t failed(twi_engine_t *e, tw_status_t status)
+{
+    twi_engine_poison(e, status);
+    return status;
+}
+
+static void step_done(twi_engine_t *e)
+{
+    e->done_step++;
+    twi_publish(&twi_engine_board(e, e->rank)->done, TWI_EPOCH(e->done_round, e->done_step));
+    twi_transport_wake(e->transport);
+}
+
+static tw_status_t round_done(twi_engine_t *e)
+{
+    e->done_round++;
+    e->done_step = 0;
+    e->sharing = false;
+    twi_publish(&twi_engine_board(e, e->rank)->done, TWI_EPOCH(e->done_round, 0));
+    if (e->must_stage) /* otherwise nobody waits for `done` */
+        twi_transport_wake(e->transport);
+    return TW_OK;
+}
+
+/* ---- Staged ---- */
+
+/*
+ * Looks up the slots of one step: true if every contribution to it is staged. Moves past those that
+ * were found only when the step is consumed or the round turns out to be shared.
+ */
+static bool find_staged(twi_engine_t *e, uint64_t hash, bool *hash_differs)
+{
+    const uint64_t tag = TWI_EPOCH(e->done_round, e->done_step) + 1;
+    bool all = true;
+    for (int r = 0; r < e->size; r++) {
+        const twi_slot_t *slot = twi_stage_find(e, r, tag);
+        e->sources[r] = slot ? slot->payload : NULL;
+        if (slot && slot->hash != hash)
+            *hash_differs = true;
+        all &= slot != NULL;
+    }
+    return all;
+}
+
+static void pass_staged(twi_engine_t *e)
+{
+    for (int r = 0; r < e->size; r++)
+        e->peer_staged[r] += e->sources[r] != NULL;
+}
+
+static void consume(twi_engine_t *e, const twi_round_t *round)
+{
+    round->coll->consume(round, e->sources, e->done_step * round->pitch);
+    pass_staged(e);
+}
+
+/* Rounds that pass through the slots step by step, because peers' memory cannot be reached. */
+static tw_status_t complete_staged(twi_engine_t *e, const twi_round_t *round, uint64_t hash, twi_need_t *need)
+{
+    uint64_t steps = 0;
+    for (int r = 0; r < e->size; r++) {
+        const uint64_t n = twi_stage_steps(round, r);
+        steps = n > steps ? n : steps;
+    }
+    for (; e->done_step < steps; step_done(e)) {
+        bool hash_differs = false;
+        /* our own step first: consuming may overwrite what it sends (in place) */
+        if (TWI_EPOCH(e->ready_round, e->ready_step) < TWI_EPOCH(e->done_round, e->done_step + 1)) {
+            *need = TWI_NEED_SLOTS;
+            return TW_IN_PROGRESS;
+        }
+        if (!peers_ready(e, TWI_EPOCH(e->done_round, e->done_step + 1))) {
+            *need = TWI_NEED_PEERS;
+            return TW_IN_PROGRESS;
+        }
+        (void)find_staged(e, hash, &hash_differs);
+        if (hash_differs)
+            return failed(e, twi_fail(TW_ERR_INTERNAL, "task %" PRIu64 ": a staged slot belongs to another task",
+                                      twi_round_entry(round, round->rank)->number));
+        consume(e, round);
+        (void)twi_engine_publish(e); /* room may have become free */
+    }
+    if (e->ready_round <= e->done_round) { /* our own last steps still wait for slots */
+        *need = TWI_NEED_SLOTS;
+        return TW_IN_PROGRESS;
+    }
+    return round_done(e);
+}
+
+/* ---- Shared ---- */
+
+static void begin_sharing(twi_engine_t *e, const twi_round_t *round)
+{
+    if (e->sharing)
+        return;
+    pass_staged(e);
+    for (int home = 0; home < e->size; home++) {
+        const uint64_t before = atomic_load_explicit(&e->chunk_end[home], memory_order_relaxed);
+        const uint64_t end = before + round->coll->n_chunks(round, home);
+        atomic_store_explicit(&e->chunk_end[home], end, memory_order_relaxed);
+    }
+    e->sharing = true;
+}
+
+/* Takes the next chunk of a home; UINT64_MAX if none is left. */
+static uint64_t claim(twi_engine_t *e, const twi_round_t *round, int home)
+{
+    _Atomic uint64_t *claimed = &twi_engine_board(e, home)->claimed;
+    const uint64_t end = atomic_load_explicit(&e->chunk_end[home], memory_order_relaxed);
+    uint64_t next = atomic_load_explicit(claimed, memory_order_relaxed);
+    while (next < end)
+        if (atomic_compare_exchange_weak_explicit(claimed, &next, next + 1, memory_order_release, memory_order_relaxed))
+            return next - (end - round->coll->n_chunks(round, home));
+    return UINT64_MAX;
+}
+
+/*
+ * Ranks whose buffers may no longer be touched: they failed, or left without completing this round.
+ * Pairs with twi_engine_drain: we store `doing`, then load health; a rank that gives up stores its
+ * health, then loads `doing`. With a seq_cst fence between on both sides, either we see that it gave
+ * up, or it sees us and waits until we are through.
+ */
+static tw_status_t buffers_gone(const twi_engine_t *e, const twi_round_t *round)
+{
+    for (int r = 0; r < e->size; r++) {
+        const twi_window_header_t *h = twi_transport_header(e->transport, r);
+        const uint32_t health = atomic_load_explicit(&h->health, memory_order_acquire);
+        if (health == TWI_HEALTH_OK || r == e->rank)
+            continue;
+        if (health == TWI_HEALTH_FAILED || health == TWI_HEALTH_ABORTED)
+            return twi_fail((tw_status_t)h->status, "%s task %" PRIu64 ": rank %d gave up: %.300s", round->coll->name,
+                            twi_round_entry(round, round->rank)->number, r, h->reason);
+        if (health == TWI_HEALTH_CHANGING)
+            return twi_fail(TW_ERR_PEER_LEFT, "%s task %" PRIu64 ": rank %d gives up", round->coll->name,
+                            twi_round_entry(round, round->rank)->number, r);
+        if (twi_load(&twi_engine_board(e, r)->done) <= TWI_EPOCH(e->done_round, 0))
+            return twi_fail(TW_ERR_PEER_LEFT, "%s task %" PRIu64 ": rank %d left the communicator", round->coll->name,
+                            twi_round_entry(round, round->rank)->number, r);
+    }
+    return TW_OK;
+}
+
+static tw_status_t run_one(twi_engine_t *e, const twi_round_t *round, int home, uint64_t chunk)
+{
+    TW_TRY(buffers_gone(e, round));
+    TW_TRY(round->coll->run_chunk(round, home, chunk));
+    (void)atomic_fetch_add_explicit(&twi_engine_board(e, home)->finished, 1, memory_order_release);
+    return TW_OK;
+}
+
+/*
+ * `doing` is set before a claim can be taken (release of the claim), so that peers who miss a chunk of
+ * ours know whom they wait for, even if we die in the middle.
+ */
+static tw_status_t run_home(twi_engine_t *e, const twi_round_t *round, int home)
+{
+    twi_board_t *own = twi_engine_board(e, e->rank);
+    tw_status_t status = TW_OK;
+    bool ran = false;
+    atomic_store_explicit(&own->doing, (uint64_t)home + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    for (uint64_t chunk; status == TW_OK && (chunk = claim(e, round, home)) != UINT64_MAX; ran = true)
+        status = run_one(e, round, home, chunk);
+    atomic_store_explicit(&own->doing, 0, memory_order_release); /* after our last access to anybody's buffers */
+    if (ran)
+        twi_transport_wake(e->transport);
+    return status;
+}
+
+static bool all_finished(const twi_engine_t *e)
+{
+    for (int home = 0; home < e->size; home++)
+        if (twi_load(&twi_engine_board(e, home)->finished) <
+            atomic_load_explicit(&e->chunk_end[home], memory_order_relaxed))
+            return false;
+    return true;
+}
+
+static tw_status_t complete_shared(twi_engine_t *e, const twi_round_t *round, twi_need_t *need)
+{
+    begin_sharing(e, round);
+    for (int i = 0; i < e->size && !all_finished(e); i++) {
+        const tw_status_t status = run_home(e, round, (e->rank + i) % e->size);
+        if (status != TW_OK)
+            return failed(e, status);
+    }
+    if (!all_finished(e)) {
+        *need = TWI_NEED_FINISHED;
+        return TW_IN_PROGRESS;
+    }
+    return round_done(e);
+}
+
+/* ---- The next round ---- */
+
+static tw_status_t agree(twi_engine_t *e, twi_task_t *task, const twi_round_t *round)
+{
+    if (task->agreed)
+        return TW_OK;
+    const tw_status_t status = twi_round_agree(round);
+    task->agreed = status == TW_OK;
+    return status == TW_OK ? TW_OK : failed(e, status);
+}
+
+/* Whether some rank cancelled the round; then it ends without a result, on every rank. */
+static bool cancelled(twi_engine_t *e, twi_task_t *task, const twi_round_t *round)
+{
+    for (int r = 0; r < e->size; r++) {
+        const twi_entry_t *entry = twi_round_entry(round, r);
+        if (round->index < atomic_load_explicit(&entry->cancelled_from, memory_order_relaxed))
+            continue;
+        if (round->index < task->cancelled_from) {
+            task->cancelled_from = round->index;
+            task->canceller = r;
+        }
+        return true;
+    }
+    return false;
+}
+
+static tw_status_t run_local(twi_engine_t *e, twi_task_t *task)
+{
+    task->local_status = task->run(task->arg);
+    task->local_done = true;
+    e->done_task++;
+    return TW_OK;
+}
+
+/* What this rank itself still owes the round, if anything. */
+static bool own_part_missing(const twi_engine_t *e, const twi_task_t *task, const twi_round_t *round, twi_need_t *need)
+{
+    const twi_entry_t *own = twi_round_entry(round, e->rank);
+    if (round->index >= atomic_load_explicit(&own->cancelled_from, memory_order_relaxed))
+        return false;
+    *need = round->index >= task->committed ? TWI_NEED_COMMIT : TWI_NEED_GATE;
+    return round->index >= task->committed || !twi_gate_open(task);
+}
+
+/*
+ * Whether the round is staged on all ranks. A small task looks at the slots first, whose tag and data
+ * share a cache line; otherwise `ready` decides that all ranks have committed, and then the slots are
+ * looked at, which cannot change any more. TW_IN_PROGRESS: some rank has not committed.
+ */
+static tw_status_t find_eager(twi_engine_t *e, const twi_task_t *task, uint64_t hash, bool *eager, bool *hash_differs)
+{
+    *eager = task->steps == 1 && find_staged(e, hash, hash_differs);
+    if (*eager)
+        return TW_OK;
+    if (!peers_ready(e, TWI_EPOCH(e->done_round + 1, 0)))
+        return TW_IN_PROGRESS;
+    *hash_differs = false;
+    *eager = find_staged(e, hash, hash_differs);
+    return TW_OK;
+}
+
+/* Peers' memory can be reached: all contributions are in slots, or the round is shared. */
+static tw_status_t complete_reached(twi_engine_t *e, twi_task_t *task, const twi_round_t *round, twi_need_t *need)
+{
+    if (e->sharing)
+        return complete_shared(e, round, need);
+    const twi_entry_t *own = twi_round_entry(round, e->rank);
+    bool eager;
+    bool hash_differs = false;
+    *need = TWI_NEED_PEERS;
+    TW_TRY(find_eager(e, task, own->hash, &eager, &hash_differs));
+    if (!eager || hash_differs || own->count == 0)
+        TW_TRY(agree(e, task, round));
+    if (eager) {
+        consume(e, round);
+        twi_stage_prefetch(e);
+        return round_done(e);
+    }
+    if (cancelled(e, task, round)) {
+        pass_staged(e);
+        return round_done(e);
+    }
+    return complete_shared(e, round, need);
+}
+
+static tw_status_t complete_unreached(twi_engine_t *e, twi_task_t *task, const twi_round_t *round, twi_need_t *need)
+{
+    *need = TWI_NEED_PEERS;
+    if (!peers_ready(e, TWI_EPOCH(e->done_round, e->done_step + 1)))
+        return TW_IN_PROGRESS;
+    TW_TRY(agree(e, task, round));
+    if (cancelled(e, task, round))
+        return round_done(e);
+    return complete_staged(e, round, twi_round_entry(round, e->rank)->hash, need);
+}
+
+static tw_status_t complete_collective(twi_engine_t *e, twi_task_t *task, twi_need_t *need)
+{
+    const twi_round_t round = twi_engine_round(e, task, e->done_round);
+    if (own_part_missing(e, task, &round, need))
+        return TW_IN_PROGRESS;
+    return e->must_stage ? complete_unreached(e, task, &round, need) : complete_reached(e, task, &round, need);
+}
+
+void twi_engine_look_briefly(twi_engine_t *e)
+{
+    const twi_task_t *task = twi_engine_task(e, e->done_task);
+    const uint64_t tag = TWI_EPOCH(e->done_round, e->done_step) + 1;
+    for (int r = 0, looks = 0; r < e->size && looks < BRIEF_LOOKS; looks++) {
+        const bool staged = task->steps == 1 && twi_stage_find(e, r, tag);
+        r += r == e->rank || staged || twi_load(&twi_engine_board(e, r)->ready) >= tag;
+    }
+}
+
+tw_status_t twi_engine_complete_round(twi_engine_t *e, twi_need_t *need)
+{
+    twi_task_t *task = twi_engine_task(e, e->done_task);
+    if (!task->coll)
+        return run_local(e, task);
+    const tw_status_t status = complete_collective(e, task, need);
+    if (status == TW_OK && e->done_round == task->first + task->repeat)
+        e->done_task++;
+    return status;
+}

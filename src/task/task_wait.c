@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a round may have to wait for. These conditions run without the engine's lock, so that other
+ * threads of the rank can commit meanwhile: they read only atomics and a snapshot. Each also holds
+ * when another thread of this rank has completed the round.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "task/engine.h"
+
+#define DRAIN_NS 2000000000u
+
+typedef struct need {
+    twi_engine_t *engine;
+    twi_await_t at;
+} need_t;
+
+static bool moved(const need_t *n)
+{
+    return twi_load(&twi_engine_board(n->engine, n->engine->rank)->done) > n->at.epoch;
+}
+
+static bool peer_published(const need_t *n, int rank)
+{
+    return twi_load(&twi_engine_board(n->engine, rank)->ready) >= n->at.ready;
+}
+
+static bool slot_freed(const need_t *n)
+{
+    return n->at.staged != UINT64_MAX && twi_stage_slot_free(n->engine, n->at.staged);
+}
+
+static bool peers_published(void *arg)
+{
+    const need_t *n = arg;
+    for (int r = 0; r < n->engine->size; r++)
+        if (r != n->engine->rank && !peer_published(n, r))
+            return slot_freed(n) || moved(n);
+    return true;
+}
+
+static bool unpublished(void *arg, int rank)
+{
+    return !peer_published(arg, rank);
+}
+
+static bool slot_is_free(void *arg)
+{
+    const need_t *n = arg;
+    return slot_freed(n) || moved(n);
+}
+
+/* Peers that have not completed what we completed still use our slots. */
+static bool behind(void *arg, int rank)
+{
+    const need_t *n = arg;
+    return twi_load(&twi_engine_board(n->engine, rank)->done) < n->at.epoch;
+}
+
+static bool chunks_finished(void *arg)
+{
+    const need_t *n = arg;
+    const twi_engine_t *e = n->engine;
+    for (int home = 0; home < e->size; home++)
+        if (twi_load(&twi_engine_board(e, home)->finished) <
+            atomic_load_explicit(&e->chunk_end[home], memory_order_relaxed))
+            return moved(n);
+    return true;
+}
+
+static bool at_work(void *arg, int rank)
+{
+    const need_t *n = arg;
+    return atomic_load_explicit(&twi_engine_board(n->engine, rank)->doing, memory_order_relaxed) != 0;
+}
+
+/* Grows with everything the peers do; its changes restart the deadline for silence. */
+static uint64_t activity(void *arg)
+{
+    const need_t *n = arg;
+    uint64_t sum = 0;
+    for (int r = 0; r < n->engine->size; r++) {
+        const twi_board_t *board = twi_engine_board(n->engine, r);
+        sum += twi_load(&board->ready) + twi_load(&board->done) + twi_load(&board->finished);
+    }
+    return sum;
+}
+
+/* True if some peer is in the middle of publishing the awaited round: it has entered the call. */
+static bool peers_entered(const need_t *n)
+{
+    for (int r = 0; r < n->engine->size; r++)
+        if (r != n->engine->rank && !peer_published(n, r) &&
+            twi_load(&twi_engine_board(n->engine, r)->ready) == (n->at.epoch >> TWI_TASK_STEP_BITS)
+                                                                    << TWI_TASK_STEP_BITS)
+            return false;
+    return true;
+}
+
+static void describe(void *arg, char *text, size_t room)
+{
+    const need_t *n = arg;
+    (void)snprintf(text, room, "%s task %" PRIu64 " round %" PRIu32 " on rank %d", n->at.name, n->at.number,
+                   n->at.index, n->engine->rank);
+}
+
+tw_status_t twi_engine_await(twi_engine_t *e, twi_need_t what, const twi_await_t *at)
+{
+    need_t need = {.engine = e, .at = *at};
+    twi_wait_t wait = {.arg = &need, .describe = describe};
+    switch (what) {
+    case TWI_NEED_SLOTS:
+        wait.ready = slot_is_free;
+        wait.waits_for = behind;
+        break;
+    case TWI_NEED_FINISHED:
+        wait.ready = chunks_finished;
+        wait.waits_for = at_work;
+        wait.progress = activity;
+        break;
+    default:
+        wait.ready = peers_published;
+        wait.waits_for = unpublished;
+        wait.progress = peers_entered(&need) ? activity : NULL;
+        break;
+    }
+    return twi_transport_wait(e->transport, &wait);
+}
+
+/*
+ * After giving up (our health says so): waits until no peer works on chunks any more, because those
+ * may lie in buffers of ours. A peer that is dead works on nothing; one that is stopped is given up
+ * after DRAIN_NS, and the caller must keep its buffers until the communicator is destroyed on all ranks.
+ */
+void twi_engine_drain(twi_engine_t *e)
+{
+    const uint64_t deadline = twi_now_ns() + DRAIN_NS;
+    atomic_thread_fence(memory_order_seq_cst);
+    for (int r = 0; r < e->size; r++) {
+        const _Atomic uint64_t *doing = &twi_engine_board(e, r)->doing;
+        for (unsigned spins = 0; r != e->rank && twi_load(doing) != 0; spins++) {
+            if (spins % 64 == 63 && (!twi_transport_alive(e->transport, r) || twi_now_ns() >= deadline))
+                break;
+            (void)sched_yield();
+        }
+    }
+}
