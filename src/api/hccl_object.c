@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The per-core objects: creation, InitV2, tiling, and questions. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/hccl_session.h"
+#include "base/log.h"
+
+static bool core_type_ok(tw_hccl_core_type_t type)
+{
+    return type == TW_HCCL_CORE_AIV || type == TW_HCCL_CORE_AIC;
+}
+
+tw_status_t tw_hccl_create(const tw_hccl_core_t *core, tw_hccl_t **hccl_out)
+{
+    TW_REQUIRE(core, "core is NULL");
+    TW_REQUIRE(hccl_out, "hccl_out is NULL");
+    TW_REQUIRE(core_type_ok(core->type), "core: type %d, must be AIV or AIC", (int)core->type);
+    TW_REQUIRE(core->poster_type == TW_HCCL_CORE_DEFAULT || core_type_ok(core->poster_type), "core: poster_type %d",
+               (int)core->poster_type);
+    tw_hccl_t *hccl = calloc(1, sizeof *hccl);
+    if (!hccl)
+        return twi_fail(TW_ERR_NO_MEMORY, "no memory for an hccl object");
+    hccl->core = *core;
+    *hccl_out = hccl;
+    return TW_OK;
+}
+
+void tw_hccl_destroy(tw_hccl_t *hccl)
+{
+    if (hccl && hccl->phase == TWI_HCCL_READY)
+        twi_hccl_detach(hccl);
+    free(hccl);
+}
+
+static tw_status_t init(tw_hccl_t *hccl, tw_hccl_context_t *context, const void *tiling, bool first_form)
+{
+    TW_REQUIRE(hccl, "hccl is NULL");
+    TW_REQUIRE(context, "context is NULL");
+    if (hccl->phase != TWI_HCCL_NEW)
+        return twi_fail(TW_ERR_STATE, "the object is initialised already");
+    if (!first_form)
+        TW_REQUIRE(tiling, "init_tiling is NULL");
+    if (tiling)
+        TW_TRY(twi_hccl_read_init_tiling(tiling));
+    TW_TRY(twi_hccl_attach(hccl, context));
+    hccl->tiling = tiling;
+    hccl->first_form = first_form;
+    hccl->registered = first_form && !tiling ? UINT32_MAX : 0;
+    hccl->queue_num = 1;
+    hccl->phase = TWI_HCCL_READY;
+    return TW_OK;
+}
+
+int32_t tw_hccl_init_v2(tw_hccl_t *hccl, tw_hccl_context_t *context, const void *init_tiling)
+{
+    return init(hccl, context, init_tiling, false) == TW_OK ? TW_HCCL_SUCCESS : TW_HCCL_FAILED;
+}
+
+int32_t tw_hccl_init(tw_hccl_t *hccl, tw_hccl_context_t *context, const void *init_tiling)
+{
+    return init(hccl, context, init_tiling, true) == TW_OK ? TW_HCCL_SUCCESS : TW_HCCL_FAILED;
+}
+
+static tw_status_t set_tiling(tw_hccl_t *hccl, const void *cc_tiling)
+{
+    twi_hccl_tiling_t tiling;
+    TW_TRY(twi_hccl_read_cc_tiling(cc_tiling, &tiling));
+    const char *name = tw_comm_name(hccl->context->comm);
+    if (strcmp(tiling.group_name, name) != 0)
+        TWI_LOG(INFO, "hccl", "tiling names group '%s', the context is of '%s', which is used", tiling.group_name,
+                name);
+    const uint32_t bit = 1u << tiling.op_type;
+    hccl->registered |= bit;
+    hccl->skip_own = tiling.skip_own ? hccl->skip_own | bit : hccl->skip_own & ~bit;
+    hccl->queue_num = tiling.queue_num ? tiling.queue_num : hccl->queue_num;
+    return TW_OK;
+}
+
+static tw_status_t check_form(const tw_hccl_t *hccl, bool first_form)
+{
+    TW_REQUIRE(hccl, "hccl is NULL");
+    if (hccl->phase != TWI_HCCL_READY)
+        return twi_fail(TW_ERR_STATE, "SetCcTiling needs an initialised object");
+    if (hccl->first_form != first_form)
+        return twi_fail(TW_ERR_STATE, "Init goes with SetCcTiling, InitV2 with SetCcTilingV2");
+    return TW_OK;
+}
+
+int32_t tw_hccl_set_cc_tiling_v2(tw_hccl_t *hccl, uint64_t offset)
+{
+    if (check_form(hccl, false) != TW_OK)
+        return TW_HCCL_FAILED;
+    if (offset < sizeof(tw_hccl_init_tiling_t) || offset > 1u << 20) {
+        (void)twi_fail(TW_ERR_ARGUMENT, "offset %llu does not lie behind the init tiling", (unsigned long long)offset);
+        return TW_HCCL_FAILED;
+    }
+    return set_tiling(hccl, hccl->tiling + offset) == TW_OK ? TW_HCCL_SUCCESS : TW_HCCL_FAILED;
+}
+
+int32_t tw_hccl_set_cc_tiling(tw_hccl_t *hccl, const void *cc_tiling)
+{
+    if (check_form(hccl, true) != TW_OK)
+        return TW_HCCL_FAILED;
+    if (!cc_tiling) {
+        (void)twi_fail(TW_ERR_ARGUMENT, "cc_tiling is NULL");
+        return TW_HCCL_FAILED;
+    }
+    return set_tiling(hccl, cc_tiling) == TW_OK ? TW_HCCL_SUCCESS : TW_HCCL_FAILED;
+}
+
+/* ---- Questions ---- */
+
+static const twi_transport_t *transport_of(const tw_hccl_t *hccl)
+{
+    return hccl && hccl->context ? hccl->context->comm->transport : NULL;
+}
+
+uint32_t tw_hccl_rank_id(const tw_hccl_t *hccl)
+{
+    const twi_transport_t *t = transport_of(hccl);
+    return t ? (uint32_t)t->rank : UINT32_MAX;
+}
+
+uint32_t tw_hccl_rank_dim(const tw_hccl_t *hccl)
+{
+    const twi_transport_t *t = transport_of(hccl);
+    return t ? (uint32_t)t->size : UINT32_MAX;
+}
+
+/* Backed with memory when it is first asked for; NULL with tw_last_error if there is none left. */
+static void *window(tw_hccl_t *hccl, uint32_t rank, bool out)
+{
+    const twi_transport_t *t = transport_of(hccl);
+    if (!t || rank >= (uint32_t)t->size)
+        return NULL;
+    const size_t offset = out ? t->layout.out : t->layout.in;
+    if (twi_window_reserve(t->windows[rank], offset, t->layout.in_bytes) != TW_OK)
+        return NULL;
+    return twi_transport_at(t, (int)rank, offset);
+}
+
+void *tw_hccl_window_in(tw_hccl_t *hccl, uint32_t rank)
+{
+    return window(hccl, rank, false);
+}
+
+void *tw_hccl_window_out(tw_hccl_t *hccl, uint32_t rank)
+{
+    return window(hccl, rank, true);
+}
+
+uint64_t tw_hccl_window_bytes(const tw_hccl_t *hccl)
+{
+    const twi_transport_t *t = transport_of(hccl);
+    return t ? t->layout.in_bytes : 0;
+}
+
+uint16_t tw_hccl_queue_num(const tw_hccl_t *hccl)
+{
+    return hccl ? hccl->queue_num : 0;
+}
