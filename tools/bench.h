@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TOOLS_BENCH_H
+#define TOOLS_BENCH_H
+/*
+ * The pieces of `tilewire bench`. The command fills a plan and puts it on a board, memory that all
+ * ranks share; every rank verifies and times the plan's cases (bench_rank.c), writes its durations on
+ * the board, and rank 0 reports them. Only the public interface of the library is used.
+ */
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tilewire/hccl.h>
+#include <tilewire/tilewire.h>
+
+#include "../bench/peers/peer.h"
+#include "cli.h"
+
+enum { BENCH_RANKS_MAX = 256, BENCH_ITERS_MAX = 100000 };
+
+/* ---- Plan: the options of the command ---------------------------------------------------------- */
+
+typedef enum bench_transport { BENCH_SHM, BENCH_THREADS } bench_transport_t;
+typedef enum bench_memory { BENCH_SYMMETRIC, BENCH_PLAIN } bench_memory_t;
+
+typedef struct bench_plan {
+    int op;    /* index into bench_ops */
+    int dtype; /* index into bench_dtypes */
+    int ranks;
+    int threads;   /* of a rank */
+    int transport; /* bench_transport_t */
+    int memory;    /* bench_memory_t */
+    int isa;       /* index into bench_isas, -1: as the environment says */
+    int iters;     /* -1: by size */
+    int warmup;    /* -1: by size */
+    bool json;
+    bool peers;
+    cli_sizes_t bytes;
+} bench_plan_t;
+
+extern const char *const bench_transports[];
+extern const char *const bench_memories[];
+extern const char *const bench_isas[];
+
+/* Initialises the library with the plan's settings. Prints the error and returns false on failure. */
+bool bench_init(const bench_plan_t *plan);
+
+int bench_iters(const bench_plan_t *plan, size_t bytes);
+int bench_warmup(const bench_plan_t *plan, size_t bytes);
+
+/* ---- Data: element types, generated values, the scalar model (bench_data.c) --------------------- */
+
+typedef struct bench_dtype {
+    const char *name;
+    uint32_t type; /* tw_hccl_type_t */
+    size_t bytes;
+} bench_dtype_t;
+
+extern const bench_dtype_t bench_dtypes[];
+extern const char *const bench_dtype_names[];
+
+typedef enum bench_fill {
+    BENCH_FILL_EXACT,  /* small whole numbers whose sums are exact in every type */
+    BENCH_FILL_RANDOM, /* anything finite; integers wrap */
+} bench_fill_t;
+
+typedef struct bench_values {
+    const bench_dtype_t *dtype;
+    bench_fill_t fill;
+    int ranks;
+} bench_values_t;
+
+/* Element `index` of the send buffer of `rank`, as bits. */
+uint32_t bench_element(const bench_values_t *values, int rank, size_t index);
+/* The sum of that element over all ranks: ascending ranks, fp32 for floats, rounded once. */
+uint32_t bench_element_sum(const bench_values_t *values, size_t index);
+/* Fills a send buffer of n elements. */
+void bench_fill_buffer(const bench_values_t *values, int rank, void *buffer, size_t n);
+
+/* ---- Operations: one row each (bench_ops.c) ------------------------------------------------------ */
+
+/* One case of an operation as one rank sees it. Counts in elements. */
+typedef struct bench_shape {
+    int rank, size;
+    uint32_t type;
+    size_t count;          /* of a block, as the call counts it; 0: too small for so many ranks */
+    size_t n_send, n_recv; /* of the buffers */
+    size_t n_total;        /* what `bytes` counts */
+    size_t reduce_offset;  /* reductions: where in the send buffers our result comes from */
+    uint64_t send_counts[BENCH_RANKS_MAX], send_displs[BENCH_RANKS_MAX];
+    uint64_t recv_counts[BENCH_RANKS_MAX], recv_displs[BENCH_RANKS_MAX];
+    uint64_t from[BENCH_RANKS_MAX]; /* where in the peer's send buffer our block starts */
+} bench_shape_t;
+
+typedef struct bench_op {
+    const char *name;
+    uint32_t cmd; /* tw_hccl_cmd_t */
+    const char *alg_config;
+    bool reduces;
+    int bus_rounds; /* busbw = algbw * bus_rounds * (W - 1) / W */
+    bench_peer_op_t peer;
+    /* Fills the shape for n elements in all; rank, size and type are set already. */
+    void (*shape)(bench_shape_t *shape, size_t n);
+    /* Prepares and commits one call. */
+    tw_hccl_handle_t (*start)(tw_hccl_t *hccl, const void *send, void *recv, const bench_shape_t *shape);
+} bench_op_t;
+
+extern const bench_op_t bench_ops[];
+extern const char *const bench_op_names[];
+
+/* The shape of a plan's case; false if `bytes` is less than one element for each rank. */
+bool bench_shape_make(const bench_plan_t *plan, int rank, size_t bytes, bench_shape_t *shape_out);
+
+/* ---- Board: memory that all ranks of a bench share (bench_board.c) ------------------------------- */
+
+typedef enum bench_variant { BENCH_OURS, BENCH_COPY, BENCH_PEER, BENCH_VARIANTS } bench_variant_t;
+
+typedef struct bench_board {
+    bench_plan_t plan;
+    size_t bytes;                          /* of the board */
+    int iters_max;                         /* room in `times` */
+    int n_cpus;                            /* allowed when the bench began */
+    _Alignas(64) _Atomic uint32_t arrived; /* at the barrier */
+    _Alignas(64) _Atomic uint32_t round;   /* of the barrier; release by the last, acquire by the others */
+    _Alignas(64) _Atomic uint32_t failed;  /* a rank gave up: nobody waits any more */
+    _Atomic uint32_t wrong;                /* a rank found a wrong result in this case */
+    uint32_t any_wrong;                    /* in any case; written by rank 0 */
+    _Alignas(64) double times[];           /* seconds: [variant][rank][iteration] */
+} bench_board_t;
+
+/* Makes a board; *path_out is what another process of this user opens. NULL on failure. */
+bench_board_t *bench_board_create(const bench_plan_t *plan, char *path_out, size_t path_bytes);
+bench_board_t *bench_board_open(const char *path);
+void bench_board_close(bench_board_t *board);
+
+/* Times of one rank. */
+double *bench_board_times(bench_board_t *board, bench_variant_t variant, int rank);
+
+/* Returns when all ranks are here; false if one failed or the others do not come. */
+bool bench_barrier(bench_board_t *board);
+
+/* ---- Ranks (bench_rank.c) ------------------------------------------------------------------------ */
+
+/* Runs all cases of the board's plan as `rank`. `peer` may be NULL. Prints errors; false on failure. */
+bool bench_run_rank(bench_board_t *board, int rank, const bench_peer_t *peer, tw_allgather_fn allgather,
+                    void *allgather_user);
+
+/* ---- Report (bench_report.c) --------------------------------------------------------------------- */
+
+typedef struct bench_case {
+    size_t bytes;
+    int iters;
+    bool verified;
+    bool peer; /* the peer was timed */
+} bench_case_t;
+
+void bench_report_header(const bench_board_t *board, const bench_peer_t *peer);
+void bench_report_case(bench_board_t *board, const bench_case_t *result);
+
+/* ---- Peers (bench_peer.c) ------------------------------------------------------------------------ */
+
+/* Where the peer's library is; false, with an error printed, if it is nowhere. */
+bool bench_peer_find(char *path_out, size_t bytes);
+/* Loads it; NULL, with an error printed, on failure. */
+const bench_peer_t *bench_peer_load(void);
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The board: a memfd mapped by every rank. Other processes open it through /proc/<pid>/fd, because
+ * not every launcher hands descriptors on; only processes of the same user can. Nothing has a name.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+#define BARRIER_SECONDS 600 /* a rank that verifies a large case on a busy machine is slow, not dead */
+
+static int most_iters(const bench_plan_t *plan)
+{
+    int most = 1;
+    for (int i = 0; i < plan->bytes.n; i++) {
+        const int iters = bench_iters(plan, plan->bytes.value[i]);
+        most = iters > most ? iters : most;
+    }
+    return most;
+}
+
+static bench_board_t *map_board(int fd, size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return memory != MAP_FAILED ? memory : NULL;
+}
+
+bench_board_t *bench_board_create(const bench_plan_t *plan, char *path_out, size_t path_bytes)
+{
+    const int iters = most_iters(plan);
+    const size_t bytes = sizeof(bench_board_t) + BENCH_VARIANTS * (size_t)plan->ranks * (size_t)iters * sizeof(double);
+    const int fd = memfd_create("tilewire-bench", MFD_CLOEXEC); /* stays open: ranks open it by our pid */
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+        return NULL;
+    bench_board_t *board = map_board(fd, bytes);
+    if (board == NULL)
+        return NULL;
+    board->plan = *plan;
+    board->bytes = bytes;
+    board->iters_max = iters;
+    cpu_set_t set;
+    board->n_cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    (void)snprintf(path_out, path_bytes, "/proc/%d/fd/%d", (int)getpid(), fd);
+    return board;
+}
+
+bench_board_t *bench_board_open(const char *path)
+{
+    struct stat info;
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    bench_board_t *board = NULL;
+    if (fstat(fd, &info) == 0 && (size_t)info.st_size >= sizeof *board)
+        board = map_board(fd, (size_t)info.st_size);
+    (void)close(fd);
+    return board;
+}
+
+void bench_board_close(bench_board_t *board)
+{
+    if (board != NULL)
+        (void)munmap(board, board->bytes);
+}
+
+double *bench_board_times(bench_board_t *board, bench_variant_t variant, int rank)
+{
+    const size_t row = (size_t)variant * (size_t)board->plan.ranks + (size_t)rank;
+    return board->times + row * (size_t)board->iters_max;
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static time_t seconds_now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec;
+}
+
+/* The slow part of waiting: gives the core away between looks. */
+static bool wait_slowly(bench_board_t *board, uint32_t round)
+{
+    const time_t end = seconds_now() + BARRIER_SECONDS;
+    for (unsigned i = 1; atomic_load_explicit(&board->round, memory_order_acquire) == round; i++) {
+        if (atomic_load_explicit(&board->failed, memory_order_relaxed) != 0)
+            return false;
+        if (i % 1024 == 0 && seconds_now() > end)
+            return false;
+        (void)sched_yield();
+    }
+    return true;
+}
+
+bool bench_barrier(bench_board_t *board)
+{
+    const uint32_t ranks = (uint32_t)board->plan.ranks;
+    const int spins = board->plan.ranks <= board->n_cpus ? 20000 : 20;
+    const uint32_t round = atomic_load_explicit(&board->round, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&board->arrived, 1, memory_order_acq_rel) + 1 == ranks) {
+        atomic_store_explicit(&board->arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&board->round, round + 1, memory_order_release);
+        return atomic_load_explicit(&board->failed, memory_order_relaxed) == 0;
+    }
+    for (int i = 0; i < spins; i++) {
+        if (atomic_load_explicit(&board->round, memory_order_acquire) != round)
+            return true;
+        pause_cpu();
+    }
+    return wait_slowly(board, round);
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TOOLS_BENCH_STATS_H
+#define TOOLS_BENCH_STATS_H
+/* Medians and quartiles of small arrays. */
+
+/* Sorts ascending. */
+void bench_sort(double *values, int n);
+
+/* The value below which a share of the n >= 1 sorted values lies; between two of them, interpolated. */
+double bench_quantile(const double *sorted, int n, double share);
+
+/* The smallest sorted value that at least `share` of all values do not exceed. */
+double bench_percentile(const double *sorted, int n, double share);
+
+#endif
