@@ -118,6 +118,7 @@ checks() {
     step "check layers" scripts/check_layers.sh
     step "check headers" scripts/check_headers.sh
     step "check hygiene" scripts/check_hygiene.sh
+    step "check docs" scripts/check_docs.sh
     [ -x scripts/check_model.sh ] && step "check model" scripts/check_model.sh
 }
 

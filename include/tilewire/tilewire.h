@@ -195,7 +195,8 @@ TW_API void tw_comm_destroy(tw_comm_t *comm);
 
 /**
  * Ends every call on the communicator, here and on all peers, with TW_ERR_ABORTED; `reason` (may be
- * NULL) is in their message. The communicator can then only be destroyed. Any thread. Since 0.1.
+ * NULL) is in their message. The communicator can then only be destroyed. Buffers of unfinished tasks
+ * are free again when the call that waits for them, or tw_comm_destroy, has returned. Any thread. Since 0.1.
  */
 TW_API void tw_comm_abort(tw_comm_t *comm, const char *reason);
 

@@ -37,7 +37,7 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
     (void)pthread_mutex_init(&comm->heap_lock, NULL);
     const twi_transport_args_t transport = {
         .boot = boot,
-        .veto = twi_comm_table_check(args->name, boot->rank),
+        .veto = args->name ? twi_comm_table_add(comm, args->name, boot->rank) : TW_OK,
         .name = args->name ? args->name : "",
         .wish = args->transport != TW_TRANSPORT_AUTO ? args->transport : (tw_transport_t)config->transport,
         .board_bytes = twi_engine_board_bytes(boot->size),
@@ -50,12 +50,13 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
     tw_status_t status = twi_transport_open(&transport, &comm->transport);
     if (status == TW_OK)
         status = twi_engine_create(comm->transport, &comm->engine);
-    if (status == TW_OK)
-        status = twi_comm_table_add(comm);
+    if (status == TW_OK && !args->name)
+        status = twi_comm_table_add(comm, comm->transport->name, boot->rank);
     if (status != TW_OK) {
         tw_comm_destroy(comm);
         return status;
     }
+    twi_comm_table_ready(comm);
     *comm_out = comm;
     return TW_OK;
 }
@@ -231,6 +232,19 @@ static tw_status_t stand_by(tw_comm_t *parent)
     return status;
 }
 
+/* "parent/color.count"; a long parent is shortened and told apart by a hash. */
+static void derive_name(const tw_comm_t *parent, int32_t color, char out[TW_NAME_MAX + 1])
+{
+    const char *name = tw_comm_name(parent);
+    uint32_t hash = 2166136261u;
+    for (const char *c = name; *c; c++)
+        hash = (hash ^ (uint8_t)*c) * 16777619u;
+    if (strlen(name) <= 90)
+        (void)snprintf(out, TW_NAME_MAX + 1, "%s/%d.%u", name, color, parent->splits);
+    else
+        (void)snprintf(out, TW_NAME_MAX + 1, "%.80s~%08x/%d.%u", name, hash, color, parent->splits);
+}
+
 static tw_status_t split_off(tw_comm_t *parent, const wish_t *wishes, int32_t color, const char *name,
                              tw_comm_t **comm_out)
 {
@@ -241,10 +255,11 @@ static tw_status_t split_off(tw_comm_t *parent, const wish_t *wishes, int32_t co
     while (members[boot.base.rank] != tw_comm_rank(parent))
         boot.base.rank++;
     char derived[TW_NAME_MAX + 1];
-    (void)snprintf(derived, sizeof derived, "%.90s/%d.%u", tw_comm_name(parent), color, parent->splits);
+    derive_name(parent, color, derived);
     const tw_comm_args_t args = {
         .struct_size = sizeof args,
         .name = name ? name : derived,
+        .transport = parent->transport->ops->id,
         .window_bytes = parent->transport->layout.heap_bytes,
         .timeout_ns = parent->transport->timeout_ns,
         .enter_timeout_ns = parent->transport->enter_timeout_ns,

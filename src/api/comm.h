@@ -11,6 +11,9 @@ typedef struct twi_heap_block {
 } twi_heap_block_t;
 
 struct tw_comm {
+    char name[TW_NAME_MAX + 1]; /* in the table; "" while rank 0 has not made one up */
+    int rank;
+    bool ready; /* can be found */
     twi_transport_t *transport;
     twi_engine_t *engine;
     pthread_mutex_t heap_lock;
@@ -20,10 +23,11 @@ struct tw_comm {
     struct tw_comm *next;   /* in the table of names */
 };
 
-/* The table of named communicators of this process (comm_table.c). TW_ERR_EXISTS if the name and rank are taken. */
-tw_status_t twi_comm_table_check(const char *name, int rank); /* without adding; NULL name is fine */
-tw_status_t twi_comm_table_add(tw_comm_t *comm);
-void twi_comm_table_remove(tw_comm_t *comm);
+/* The table of named communicators of this process (comm_table.c). */
+/* Takes a name and rank: TW_ERR_EXISTS if they are taken. It cannot be found until it is ready. */
+tw_status_t twi_comm_table_add(tw_comm_t *comm, const char *name, int rank);
+void twi_comm_table_ready(tw_comm_t *comm);
+void twi_comm_table_remove(tw_comm_t *comm); /* not in it: fine */
 
 /* Makes a communicator once the ranks have met; used by create and split. Does not close `boot`. */
 tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_t **comm_out);

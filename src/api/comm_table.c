@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of named communicators: how `hcom` strings become objects. One lock, a short list. */
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "api/comm.h"
@@ -8,40 +9,29 @@
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static tw_comm_t *table;
 
-static bool named(const tw_comm_t *comm, const char *name)
-{
-    return strcmp(comm->transport->name, name) == 0;
-}
-
-/* With the lock held. */
-static tw_status_t check(const char *name, int rank)
-{
-    for (const tw_comm_t *comm = table; comm; comm = comm->next)
-        if (named(comm, name) && comm->transport->rank == rank)
-            return twi_fail(TW_ERR_EXISTS, "name: this process already has a communicator '%s' of rank %d", name, rank);
-    return TW_OK;
-}
-
-tw_status_t twi_comm_table_check(const char *name, int rank)
-{
-    if (!name)
-        return TW_OK;
-    (void)pthread_mutex_lock(&table_lock);
-    const tw_status_t status = check(name, rank);
-    (void)pthread_mutex_unlock(&table_lock);
-    return status;
-}
-
-tw_status_t twi_comm_table_add(tw_comm_t *comm)
+tw_status_t twi_comm_table_add(tw_comm_t *comm, const char *name, int rank)
 {
     (void)pthread_mutex_lock(&table_lock);
-    const tw_status_t status = check(comm->transport->name, comm->transport->rank);
-    if (status == TW_OK) {
+    const tw_comm_t *other = table;
+    while (other && !(other->rank == rank && strcmp(other->name, name) == 0))
+        other = other->next;
+    if (!other) {
+        (void)snprintf(comm->name, sizeof comm->name, "%s", name);
+        comm->rank = rank;
         comm->next = table;
         table = comm;
     }
     (void)pthread_mutex_unlock(&table_lock);
-    return status;
+    if (other)
+        return twi_fail(TW_ERR_EXISTS, "name: this process already has a communicator '%s' of rank %d", name, rank);
+    return TW_OK;
+}
+
+void twi_comm_table_ready(tw_comm_t *comm)
+{
+    (void)pthread_mutex_lock(&table_lock);
+    comm->ready = true;
+    (void)pthread_mutex_unlock(&table_lock);
 }
 
 void twi_comm_table_remove(tw_comm_t *comm)
@@ -67,7 +57,7 @@ tw_status_t tw_comm_find(const char *name, int rank, tw_comm_t **comm_out)
     tw_comm_t *match = NULL;
     (void)pthread_mutex_lock(&table_lock);
     for (tw_comm_t *comm = table; comm; comm = comm->next) {
-        if (named(comm, name) && (rank == -1 || comm->transport->rank == rank)) {
+        if (comm->ready && strcmp(comm->name, name) == 0 && (rank == -1 || comm->rank == rank)) {
             match = comm;
             found++;
         }

@@ -97,8 +97,7 @@ static tw_status_t check(const tw_hccl_t *hccl, const void *items, uint32_t n_it
     TW_REQUIRE(hccl, "hccl is NULL");
     if (hccl->phase != TWI_HCCL_READY || !(hccl->registered & 1u << TW_HCCL_CMD_BATCH_WRITE))
         return twi_fail(TW_ERR_STATE, "BatchWrite needs InitV2 and its SetCcTilingV2 first");
-    if (!twi_hccl_may_prepare(hccl))
-        return twi_fail(TW_ERR_STATE, "the other core type prepares the tasks of this session (no config was given)");
+    TW_TRY(twi_hccl_may_prepare(hccl));
     TW_REQUIRE(items, "items is NULL");
     TW_REQUIRE(n_items > 0 && n_items < TW_HCCL_BATCH_MAX, "n_items %" PRIu32 ", must be 1..%d", n_items,
                TW_HCCL_BATCH_MAX - 1);

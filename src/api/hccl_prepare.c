@@ -24,13 +24,6 @@ typedef struct call {
     uint64_t recv_elems;
 } call_t;
 
-static tw_status_t check_core(const tw_hccl_t *hccl)
-{
-    if (twi_hccl_may_prepare(hccl))
-        return TW_OK;
-    return twi_fail(TW_ERR_STATE, "the other core type prepares the tasks of this session (no config was given)");
-}
-
 static tw_status_t check_state(const tw_hccl_t *hccl, uint32_t command)
 {
     TW_REQUIRE(hccl, "hccl is NULL");
@@ -38,7 +31,7 @@ static tw_status_t check_state(const tw_hccl_t *hccl, uint32_t command)
         return twi_fail(TW_ERR_STATE, "Prepare needs InitV2 first, and no Finalize yet");
     if (!(hccl->registered & 1u << command))
         return twi_fail(TW_ERR_STATE, "Prepare of task kind %" PRIu32 " needs its SetCcTilingV2 first", command);
-    return check_core(hccl);
+    return twi_hccl_may_prepare(hccl);
 }
 
 static tw_status_t check_type(const call_t *c)
@@ -117,6 +110,7 @@ static tw_status_t check_uniform(call_t *c, const void *send, bool send_blocks, 
     TW_TRY(extent(c, send_blocks ? ranks : 1, &c->send_elems));
     TW_TRY(extent(c, recv_blocks ? ranks : 1, &c->recv_elems));
     *task = task_of(c, send, recv);
+    task->recv_blocks = recv_blocks;
     TW_TRY(check_buffer("send", send, c->send_elems, c->type, &task->send_bytes));
     return check_buffer("recv", recv, c->recv_elems, c->type, &task->recv_bytes);
 }
@@ -224,7 +218,7 @@ static tw_status_t check_sync(const tw_hccl_t *hccl, int8_t src_group)
     TW_REQUIRE(src_group >= 0 && (uint32_t)src_group < hccl->context->n_groups, "src_group %d, the launch has %" PRIu32,
                src_group, hccl->context->n_groups);
     TW_REQUIRE((uint32_t)src_group != hccl->context->group, "src_group %d is the own group", src_group);
-    return check_core(hccl);
+    return twi_hccl_may_prepare(hccl);
 }
 
 int32_t tw_hccl_inter_group_sync(tw_hccl_t *hccl, int8_t src_group, tw_hccl_handle_t src)

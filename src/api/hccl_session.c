@@ -41,8 +41,6 @@ static void destroy_one(tw_hccl_context_t *context)
         context->cores = core->next;
         free(core);
     }
-    for (uint32_t i = 0; i < context->n_tasks; i++)
-        free(context->owned[i]);
     (void)pthread_cond_destroy(&context->posted);
     (void)pthread_mutex_destroy(&context->lock);
     free(context->groups);
@@ -91,10 +89,6 @@ void tw_hccl_contexts_destroy(tw_hccl_context_t **contexts, uint32_t n_groups)
 
 static void reset(tw_hccl_context_t *context)
 {
-    for (uint32_t i = 0; i < context->n_tasks; i++) {
-        free(context->owned[i]);
-        context->owned[i] = NULL;
-    }
     for (twi_hccl_core_state_t *core = context->cores; core; core = core->next) {
         core->n_counted = 0;
         core->n_handles = 0;
@@ -103,7 +97,6 @@ static void reset(tw_hccl_context_t *context)
     context->owner = TW_HCCL_CORE_DEFAULT;
     context->finalized = false;
     context->open = true;
-    (void)atomic_fetch_add(&context->comm->sessions, 1);
 }
 
 static twi_hccl_core_state_t *core_state(tw_hccl_context_t *context, const tw_hccl_core_t *core)
@@ -123,8 +116,15 @@ static twi_hccl_core_state_t *core_state(tw_hccl_context_t *context, const tw_hc
 tw_status_t twi_hccl_attach(tw_hccl_t *hccl, tw_hccl_context_t *context)
 {
     (void)pthread_mutex_lock(&context->lock);
-    if (!context->open || (context->finalized && context->attached == 0))
+    if (!context->open || (context->finalized && context->attached == 0)) {
+        int none = 0;
+        if (!atomic_compare_exchange_strong(&context->comm->sessions, &none, 1)) {
+            (void)pthread_mutex_unlock(&context->lock);
+            return twi_fail(TW_ERR_STATE, "communicator '%s' has an open session in another context",
+                            tw_comm_name(context->comm));
+        }
         reset(context);
+    }
     hccl->state = core_state(context, &hccl->core);
     if (hccl->state) {
         hccl->context = context;
@@ -143,15 +143,22 @@ void twi_hccl_detach(tw_hccl_t *hccl)
 
 /* ---- Preparing ---- */
 
-bool twi_hccl_may_prepare(const tw_hccl_t *hccl)
+tw_status_t twi_hccl_may_prepare(const tw_hccl_t *hccl)
 {
-    if (hccl->core.poster_type != TW_HCCL_CORE_DEFAULT)
-        return true;
-    int owner = atomic_load_explicit(&hccl->context->owner, memory_order_relaxed);
-    if (owner == TW_HCCL_CORE_DEFAULT &&
-        atomic_compare_exchange_strong(&hccl->context->owner, &owner, (int)hccl->core.type))
-        return true;
-    return owner == (int)hccl->core.type;
+    const int owner = atomic_load_explicit(&hccl->context->owner, memory_order_relaxed);
+    if (hccl->core.poster_type != TW_HCCL_CORE_DEFAULT || owner == TW_HCCL_CORE_DEFAULT ||
+        owner == (int)hccl->core.type)
+        return TW_OK;
+    return twi_fail(TW_ERR_STATE, "the other core type prepares the tasks of this session (no config was given)");
+}
+
+/* The first core type whose Prepare is accepted owns the session. */
+static tw_status_t claim_session(const tw_hccl_t *hccl)
+{
+    int nobody = TW_HCCL_CORE_DEFAULT;
+    if (hccl->core.poster_type == TW_HCCL_CORE_DEFAULT)
+        (void)atomic_compare_exchange_strong(&hccl->context->owner, &nobody, (int)hccl->core.type);
+    return twi_hccl_may_prepare(hccl);
 }
 
 static bool posts(const tw_hccl_t *hccl)
@@ -166,8 +173,7 @@ static tw_status_t post_gate(tw_hccl_context_t *context, const twi_hccl_post_t *
     tw_hccl_context_t *source = post->gate;
     TW_REQUIRE(post->gate_handle >= 0 && (uint32_t)post->gate_handle < atomic_load(&source->n_tasks),
                "src %d is not a task of group %u", post->gate_handle, source->group);
-    return twi_engine_post_gate(context->comm->engine, source->comm->engine, source->numbers[post->gate_handle],
-                                source->repeat[post->gate_handle]);
+    return twi_engine_post_gate(context->comm->engine, source->comm->engine, source->numbers[post->gate_handle]);
 }
 
 /* Wakes cores that wait for the poster. Pairs with await_post: either it sees the change or we see it waiting. */
@@ -192,7 +198,6 @@ static tw_status_t post_task(tw_hccl_context_t *context, const twi_hccl_post_t *
     context->numbers[h] = number;
     context->repeat[h] = (uint8_t)post->repeat;
     context->committed[h] = post->commit ? (uint8_t)post->repeat : 0;
-    context->owned[h] = post->arg;
     atomic_store(&context->n_tasks, h + 1);
     tell_cores(context);
     if (!post->task)
@@ -200,38 +205,43 @@ static tw_status_t post_task(tw_hccl_context_t *context, const twi_hccl_post_t *
     return TW_OK;
 }
 
+/* Whether the call counts against the limit: under a2 only Prepare does. */
+static bool counts(const twi_hccl_post_t *post)
+{
+    return !post->counts_only || twi_config()->profile != 2;
+}
+
 /* The checks and the engine's part; every core counts alike, only the poster reaches the engine. */
-static tw_status_t post_checked(tw_hccl_t *hccl, const twi_hccl_post_t *post, bool *owned)
+static tw_status_t post_checked(tw_hccl_t *hccl, const twi_hccl_post_t *post, bool *taken)
 {
     tw_hccl_context_t *context = hccl->context;
-    if (hccl->state->n_counted >= TW_HCCL_MAX_TASKS)
+    if (hccl->state->n_counted >= TW_HCCL_MAX_TASKS && counts(post))
         return twi_fail(TW_ERR_STATE, "more than %d tasks between InitV2 and Finalize", TW_HCCL_MAX_TASKS);
     if (atomic_load_explicit(&context->finalized, memory_order_acquire))
         return twi_fail(TW_ERR_STATE, "the session has been finalized");
+    TW_TRY(claim_session(hccl));
     if (!posts(hccl))
         return TW_OK;
     if (post->counts_only)
         return post_gate(context, post);
     const tw_status_t status = post_task(context, post);
-    *owned = status == TW_OK;
+    *taken = status == TW_OK;
     return status;
 }
 
 tw_hccl_handle_t twi_hccl_post(tw_hccl_t *hccl, const twi_hccl_post_t *post)
 {
     twi_hccl_core_state_t *state = hccl->state;
-    bool owned = false;
-    const tw_status_t status = post_checked(hccl, post, &owned);
-    if (!owned)
+    bool taken = false;
+    const tw_status_t status = post_checked(hccl, post, &taken);
+    if (!taken)
         free(post->arg);
     if (status != TW_OK)
         return TW_HCCL_INVALID;
-    if (post->counts_only) {
-        state->n_counted += twi_config()->profile != 2; /* a2 counts Prepare only */
+    state->n_counted += counts(post);
+    if (post->counts_only)
         return 0;
-    }
     const uint32_t h = state->n_handles++;
-    state->n_counted++;
     state->repeat[h] = (uint8_t)post->repeat;
     state->committed[h] = post->commit ? (uint8_t)post->repeat : 0;
     state->waited[h] = 0;
@@ -339,13 +349,16 @@ tw_status_t twi_hccl_end_session(tw_hccl_context_t *context, bool sync)
                 context->committed[i], context->repeat[i]);
         twi_engine_cancel(engine, context->numbers[i]);
     }
-    for (uint32_t i = 0; i < n && sync; i++) {
+    const bool wait = sync || twi_engine_gated(engine); /* what waits for another group must not outlive it */
+    for (uint32_t i = 0; i < n && wait; i++) {
         const tw_status_t waited =
             context->committed[i] ? twi_engine_wait(engine, context->numbers[i], context->committed[i]) : TW_OK;
         status = status == TW_OK ? waited : status;
     }
-    if (first)
-        (void)atomic_fetch_sub(&context->comm->sessions, 1);
+    if (first) {
+        twi_engine_forget_gates(engine);
+        atomic_store(&context->comm->sessions, 0);
+    }
     return status;
 }
 

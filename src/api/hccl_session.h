@@ -44,7 +44,6 @@ struct tw_hccl_context {
     uint64_t numbers[TW_HCCL_MAX_TASKS]; /* in the engine */
     uint8_t repeat[TW_HCCL_MAX_TASKS];
     uint8_t committed[TW_HCCL_MAX_TASKS];
-    void *owned[TW_HCCL_MAX_TASKS]; /* memory of a batch, freed with the session */
     twi_hccl_core_state_t *cores;
 };
 
@@ -77,7 +76,7 @@ typedef struct twi_hccl_post {
     bool counts_only;            /* InterHcclGroupSync: counts, but has no handle */
     const twi_task_args_t *task; /* a collective, or */
     twi_local_fn run;            /* a local task, or */
-    void *arg;                   /* freed with the session */
+    void *arg;                   /* from malloc, freed by the engine */
     tw_hccl_context_t *gate;     /* a dependency on task `gate_handle` of another group */
     tw_hccl_handle_t gate_handle;
 } twi_hccl_post_t;
@@ -85,8 +84,8 @@ typedef struct twi_hccl_post {
 /* The handle, or -1. Takes over post->arg, also on failure. */
 tw_hccl_handle_t twi_hccl_post(tw_hccl_t *hccl, const twi_hccl_post_t *post);
 
-/* True if this object's core is the one that posts; decides the owner if that is still open. */
-bool twi_hccl_may_prepare(const tw_hccl_t *hccl);
+/* TW_ERR_STATE if another core type owns the session. */
+tw_status_t twi_hccl_may_prepare(const tw_hccl_t *hccl);
 
 /* hccl_tiling.c: reads an opaque struct; TW_ERR_ARGUMENT if it was not made by tw_hccl_tiling. */
 typedef struct twi_hccl_tiling {

@@ -4,6 +4,7 @@
 
 #include "api/hccl_session.h"
 #include "base/args.h"
+#include "coll/coll.h"
 
 #define INIT_MAGIC 0x7477696e69743031u /* "twinit01" */
 #define CC_MAGIC 0x7463u
@@ -34,12 +35,17 @@ typedef struct cc_tiling {
 _Static_assert(sizeof(init_tiling_t) == 64 && sizeof(tw_hccl_init_tiling_t) == 64, "Mc2InitTiling has 64 bytes");
 _Static_assert(sizeof(cc_tiling_t) == 280 && sizeof(tw_hccl_cc_tiling_t) == 280, "Mc2CcTiling has 280 bytes");
 
+static bool known(uint32_t op_type)
+{
+    return op_type == TW_HCCL_CMD_BATCH_WRITE || twi_coll_find(op_type) != NULL;
+}
+
 static tw_status_t check(const tw_hccl_tiling_args_t *a)
 {
     TW_REQUIRE(a->group_name, "group_name is NULL");
     TW_REQUIRE(strnlen(a->group_name, 128) < 128, "group_name has more than 127 bytes");
     TW_REQUIRE(!a->alg_config || strnlen(a->alg_config, 128) < 128, "alg_config has more than 127 bytes");
-    TW_REQUIRE(a->op_type > 0 && a->op_type < 32, "op_type %u is not a kind of task", a->op_type);
+    TW_REQUIRE(known(a->op_type), "op_type %u is not a kind of task that is supported", a->op_type);
     TW_REQUIRE(a->skip_local_rank_copy <= 1, "skip_local_rank_copy %u, must be 0 or 1", a->skip_local_rank_copy);
     TW_REQUIRE(a->skip_buffer_window_copy <= 2, "skip_buffer_window_copy %u, must be 0, 1 or 2",
                a->skip_buffer_window_copy);
@@ -94,7 +100,7 @@ tw_status_t twi_hccl_read_cc_tiling(const void *tiling, twi_hccl_tiling_t *out)
     cc_tiling_t cc;
     memcpy(&cc, tiling, sizeof cc);
     TW_REQUIRE(cc.magic == CC_MAGIC, "cc_tiling was not filled by the host");
-    TW_REQUIRE(cc.op_type > 0 && cc.op_type < 32, "cc_tiling: op type %u", cc.op_type);
+    TW_REQUIRE(known(cc.op_type), "cc_tiling: op type %u", cc.op_type);
     TW_REQUIRE(memchr(cc.group_name, '\0', sizeof cc.group_name), "cc_tiling: the group name does not end");
     *out = (twi_hccl_tiling_t){
         .op_type = cc.op_type,

@@ -11,8 +11,8 @@ tw_status_t twi_args_copy(void *dst, size_t dst_size, const void *src, const cha
     TW_REQUIRE(src != NULL, "%s is NULL", what);
     size_t size;
     memcpy(&size, src, sizeof size);
-    TW_REQUIRE(size >= sizeof size && size <= TWI_ARGS_MAX, "%s.struct_size is %zu: fill %s by its INIT macro", what,
-               size, what);
+    TW_REQUIRE(size >= sizeof size && size <= TWI_ARGS_MAX && size % sizeof(void *) == 0,
+               "%s.struct_size is %zu: fill %s by its INIT macro", what, size, what);
     const unsigned char *bytes = src;
     for (size_t i = dst_size; i < size; i++)
         TW_REQUIRE(bytes[i] == 0, "%s.struct_size is %zu and byte %zu is set, but this library knows %zu bytes only",

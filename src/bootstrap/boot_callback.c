@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rendezvous by the caller's own allgather. The deadline is the caller's business. One thread. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
@@ -12,7 +11,7 @@ typedef struct callback {
     void *user;
 } callback_t;
 
-/* Our own part must come back at our place: a cheap test that the caller's ranks are ours. */
+/* Whether the caller's ranks are ours is for the caller of this to see in what comes back. */
 static tw_status_t callback_allgather(twi_boot_t *boot, const void *in, void *out, size_t bytes)
 {
     callback_t *callback = (callback_t *)boot;
@@ -23,8 +22,6 @@ static tw_status_t callback_allgather(twi_boot_t *boot, const void *in, void *ou
     if (result != 0)
         return twi_fail(TW_ERR_SYSTEM, "the caller's allgather of %zu bytes returned %d at rank %d", bytes, result,
                         boot->rank);
-    TW_REQUIRE(memcmp((const char *)out + (size_t)boot->rank * bytes, in, bytes) == 0,
-               "the caller's allgather did not return the part of rank %d at its place", boot->rank);
     return TW_OK;
 }
 

@@ -46,19 +46,24 @@ static twi_reduce_fn kernel(const twi_round_t *round, bool stream)
     return twi_reduce_select(own->dtype, own->op, stream);
 }
 
-/* A part of the block for `dst`, from all ranks in order, to all targets. */
-static tw_status_t reduce_chunk(const twi_round_t *round, int dst, span_t span, void *const *targets, int n_targets)
+/* Whether the result of one rank is too large to be kept in cache. */
+static bool result_streams(const twi_round_t *round, int dst)
 {
-    const int size = round->size;
+    return twi_round_streams(round, round->coll->sent(round, dst, dst).n * round->elem_bytes);
+}
+
+/* A part of the block for `dst`, from all ranks in order, to all targets. */
+static tw_status_t reduce_chunk(const twi_round_t *round, int dst, span_t span, void *const *targets, int n_targets,
+                                bool stream)
+{
     const size_t bytes = span.n * round->elem_bytes;
     const void *sources[TWI_RANKS_MAX];
     uint8_t *scratch = twi_round_scratch(round);
-    for (int src = 0; src < size; src++) {
+    for (int src = 0; src < round->size; src++) {
         const uint64_t offset = (round->coll->sent(round, src, dst).offset + span.first) * round->elem_bytes;
         TW_TRY(twi_round_load(round, src, offset, bytes, scratch + (size_t)src * bytes, &sources[src]));
     }
-    const uint64_t result_bytes = round->coll->sent(round, dst, dst).n * round->elem_bytes;
-    kernel(round, twi_round_streams(round, result_bytes))(targets, n_targets, sources, size, span.n);
+    kernel(round, stream)(targets, n_targets, sources, round->size, span.n);
     return TW_OK;
 }
 
@@ -68,27 +73,34 @@ static tw_status_t run_for_one(const twi_round_t *round, int dst, span_t span)
     uint8_t *result = twi_round_scratch(round) + TWI_SCRATCH_BYTES / 2;
     void *target = twi_round_target(round, dst, offset);
     void *to = target ? target : result;
-    TW_TRY(reduce_chunk(round, dst, span, &to, 1));
+    TW_TRY(reduce_chunk(round, dst, span, &to, 1, target && result_streams(round, dst)));
     return target ? TW_OK : twi_round_store(round, dst, offset, result, span.n * round->elem_bytes);
 }
 
+/*
+ * The result goes to every rank. If some cannot be stored to directly it is made in scratch memory,
+ * still in cache when it is copied on.
+ */
 static tw_status_t run_for_all(const twi_round_t *round, span_t span)
 {
-    const int size = round->size;
-    const int rank = round->rank;
-    const uint64_t offset = (round->coll->stored(round, rank, rank) + span.first) * round->elem_bytes;
+    const uint64_t offset = (round->coll->stored(round, round->rank, round->rank) + span.first) * round->elem_bytes;
+    const size_t bytes = span.n * round->elem_bytes;
     void *targets[TWI_RANKS_MAX];
     int n_targets = 0;
-    for (int dst = 0; dst < size; dst++) {
+    for (int dst = 0; dst < round->size; dst++) {
         void *target = twi_round_target(round, dst, offset);
         if (target)
             targets[n_targets++] = target;
     }
-    TW_TRY(reduce_chunk(round, rank, span, targets, n_targets));
-    const void *result = twi_round_target(round, rank, offset);
-    for (int dst = 0; dst < size && n_targets < size; dst++)
+    if (n_targets == round->size)
+        return reduce_chunk(round, round->rank, span, targets, n_targets, result_streams(round, round->rank));
+    void *result = twi_round_scratch(round) + TWI_SCRATCH_BYTES / 2;
+    TW_TRY(reduce_chunk(round, round->rank, span, &result, 1, false));
+    for (int i = 0; i < n_targets; i++)
+        twi_copy(targets[i], result, bytes, result_streams(round, round->rank));
+    for (int dst = 0; dst < round->size; dst++)
         if (!twi_round_target(round, dst, offset))
-            TW_TRY(twi_round_store(round, dst, offset, result, span.n * round->elem_bytes));
+            TW_TRY(twi_round_store(round, dst, offset, result, bytes));
     return TW_OK;
 }
 
@@ -114,5 +126,5 @@ void twi_reduce_consume(const twi_round_t *round, const uint8_t *const *staged, 
         sources[src] = staged[src] + skip;
     sources[rank] = (const uint8_t *)(uintptr_t)own->send + (block.offset + first) * round->elem_bytes;
     void *to = (uint8_t *)(uintptr_t)own->recv + (round->coll->stored(round, rank, rank) + first) * round->elem_bytes;
-    kernel(round, false)(&to, 1, sources, size, n);
+    kernel(round, result_streams(round, rank))(&to, 1, sources, size, n);
 }

@@ -17,45 +17,60 @@ typedef struct twi_slot {
 typedef struct twi_task {
     const twi_coll_t *coll; /* NULL: a local task */
     uint64_t number;
+    uint64_t sequence;       /* among the collectives: the same on all ranks, which may have local tasks between */
     uint64_t first;          /* epoch of its first round */
     uint32_t repeat;         /* 0 for a local task */
     uint32_t committed;      /* rounds that the caller allowed */
     uint32_t cancelled_from; /* rounds from this one on ended without a result, because of `canceller` */
     int canceller;
     uint32_t elem_bytes;
-    uint64_t pitch; /* see twi_round_t */
-    uint64_t steps; /* that we stage in each round */
-    bool agreed;    /* the peers' entries have been compared with ours */
+    uint64_t pitch;      /* see twi_round_t */
+    uint64_t steps;      /* that we stage in each round */
+    bool agreed;         /* the peers' entries have been compared with ours */
+    const uint8_t *recv; /* to find tasks that write to the same memory */
+    size_t recv_bytes;
     twi_local_fn run;
-    void *arg;
+    void *arg; /* from malloc, ours */
     tw_status_t local_status;
     bool local_done;
-    twi_engine_t *gate; /* NULL: none; otherwise published only once round gate_round of it is done */
-    uint64_t gate_round;
 } twi_task_t;
+
+/* Tasks from number `before` on are published only when task `number` of `source` is done. */
+typedef struct twi_gate {
+    twi_engine_t *source;
+    uint64_t number;
+    uint64_t before;
+} twi_gate_t;
+
+#define TWI_GATES_MAX 64
 
 struct twi_engine {
     twi_transport_t *transport;
     pthread_mutex_t lock;
     pthread_cond_t committed; /* this rank committed something */
     int commit_waiters;
+    uint64_t n_commits;
     int rank;
     int size;
     tw_status_t health; /* of this engine; the sentence is kept for later callers */
     char reason[TWI_ERROR_MAX];
 
     twi_task_t tasks[TWI_TASK_RING];
-    uint64_t n_tasks;        /* posted so far */
-    uint64_t n_rounds;       /* rounds of all posted tasks */
-    twi_engine_t *next_gate; /* of the next task to be posted */
-    uint64_t next_gate_round;
+    uint64_t n_tasks;  /* posted so far */
+    uint64_t n_colls;  /* collectives among them */
+    uint64_t n_rounds; /* rounds of all posted tasks */
+    twi_gate_t gates[TWI_GATES_MAX];
+    uint32_t n_gates;
+    uint32_t n_gates_passed;
+    uint64_t in_turn_until; /* rounds below this belong to tasks with in_turn: peers watch our `done` */
 
     uint64_t publish_task; /* first task that is not fully published */
     uint64_t ready_round;  /* first round and step that is not published */
     uint64_t ready_step;
 
-    uint64_t done_task;  /* first task that is not complete */
-    uint64_t done_round; /* first round and step that is not complete */
+    uint64_t done_task;          /* first task that is not complete */
+    _Atomic uint64_t tasks_done; /* the same, for other engines that wait at a gate (release, acquire) */
+    uint64_t done_round;         /* first round and step that is not complete */
     uint64_t done_step;
 
     /* Staging slots: own ring position, and where each peer's next staged step will be. */
@@ -71,6 +86,7 @@ struct twi_engine {
     /* Shared execution: chunks of each rank's share up to and including the current round. Atomic
      * (relaxed) because a waiting thread reads them without the lock. */
     bool sharing;                /* chunk_end counts the current round already */
+    bool look_at_ready;          /* the slots alone did not settle the current round */
     _Atomic uint64_t *chunk_end; /* [size] */
     uint8_t *scratch;
     size_t stream_bytes;
@@ -88,7 +104,7 @@ static inline twi_task_t *twi_engine_task(twi_engine_t *e, uint64_t number)
 
 static inline twi_round_t twi_engine_round(twi_engine_t *e, const twi_task_t *task, uint64_t round)
 {
-    const size_t place = (size_t)(task->number % TWI_TASK_RING);
+    const size_t place = (size_t)(task->sequence % TWI_TASK_RING);
     const size_t board = e->transport->layout.board;
     return (twi_round_t){
         .engine = e,
@@ -112,13 +128,15 @@ uint64_t twi_stage_pitch(const twi_engine_t *engine, const twi_task_args_t *args
 /* Steps that `rank` stages in this round (0: nothing to send). */
 uint64_t twi_stage_steps(const twi_round_t *round, int rank);
 /* The slot in which `rank` staged this step, or NULL if it did not. */
-twi_slot_t *twi_stage_find(const twi_engine_t *engine, int rank, uint64_t tag);
+twi_slot_t *twi_stage_find(twi_engine_t *engine, int rank, uint64_t tag);
 /* Makes the next slot ready to be written. */
 void twi_stage_prefetch(const twi_engine_t *engine);
 tw_status_t twi_stage_init(twi_engine_t *engine);
 uint64_t twi_stage_done_floor(const twi_engine_t *engine);
+bool twi_stage_holds_slot(const twi_engine_t *engine, uint64_t staged, int rank);
 bool twi_stage_slot_free(const twi_engine_t *engine, uint64_t staged);
-bool twi_gate_open(const twi_task_t *task);
+/* The gate that keeps a task from being published, or NULL. */
+const twi_gate_t *twi_engine_gate(twi_engine_t *engine, uint64_t number);
 
 /* task_agree.c: TW_ERR_DIVERGED with a sentence that says how the calls differ. */
 tw_status_t twi_round_agree(const twi_round_t *round);
@@ -134,11 +152,12 @@ typedef enum twi_need {
     TWI_NEED_PEERS,    /* contributions of peers */
     TWI_NEED_SLOTS,    /* peers that use up staged contributions of ours */
     TWI_NEED_FINISHED, /* chunks that peers have claimed */
+    TWI_NEED_TURN,     /* peers that have to complete their earlier rounds themselves */
 } twi_need_t;
 
 tw_status_t twi_engine_complete_round(twi_engine_t *engine, twi_need_t *need_out);
-/* Looks for the peers' contributions to the next round for about a microsecond. */
-void twi_engine_look_briefly(twi_engine_t *engine);
+/* Looks for the peers' contributions to the next round for about a microsecond, or not at all if not `may_wait`. */
+void twi_engine_look_briefly(twi_engine_t *engine, bool may_wait);
 
 /* task_wait.c: waits, without the lock, for what the round at hand needs. */
 typedef struct twi_await {

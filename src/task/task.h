@@ -32,7 +32,7 @@ typedef struct twi_entry {
     uint64_t recv_window;
     uint64_t count;  /* elements of a block */
     uint64_t stride; /* elements between blocks; never 0 */
-    uint64_t number; /* task number */
+    uint64_t number; /* of the collective: every rank counts alike */
     uint64_t first;  /* epoch of its first round */
     uint32_t dtype;
     uint32_t op;
@@ -40,6 +40,7 @@ typedef struct twi_entry {
     uint32_t repeat;
     _Atomic uint32_t cancelled_from; /* rounds from this one on will never be committed; repeat: none */
     uint8_t in_place;                /* send and recv overlap */
+    uint8_t in_turn;                 /* recv overlaps that of an earlier round: only its owner's order is right */
     uint8_t skip_own;                /* leave the own block alone */
 } twi_entry_t;
 
@@ -140,6 +141,7 @@ typedef struct twi_task_args {
     uint32_t op;
     uint32_t repeat;
     uint32_t commit;
+    bool recv_blocks; /* recv holds a block for each rank, `stride` apart */
     bool skip_own;
     const uint64_t *arrays[TWI_N_ARRAYS]; /* NULL but for alltoallv */
 } twi_task_args_t;
@@ -154,11 +156,17 @@ void twi_engine_destroy(twi_engine_t *engine);
 
 /* Registers a task and commits args->commit rounds of it. Never blocks. Numbers count up from 0. */
 tw_status_t twi_engine_post(twi_engine_t *engine, const twi_task_args_t *args, uint64_t *number_out);
-/* A task that only this rank runs, in its turn, e.g. one-sided writes. `run` may be called from any of the engine's functions. */
+/*
+ * A task that only this rank runs, in its turn, e.g. one-sided writes. `run` may be called from any of
+ * the engine's functions. `arg` is from malloc and freed by the engine, once this call succeeded.
+ */
 typedef tw_status_t (*twi_local_fn)(void *arg);
 tw_status_t twi_engine_post_local(twi_engine_t *engine, twi_local_fn run, void *arg, uint64_t *number_out);
-/* Tasks posted later are published only when `rounds` rounds of task `number` of `source` are done. */
-tw_status_t twi_engine_post_gate(twi_engine_t *engine, twi_engine_t *source, uint64_t number, uint32_t rounds);
+/* Tasks posted later are published only when task `number` of `source` is done. */
+tw_status_t twi_engine_post_gate(twi_engine_t *engine, twi_engine_t *source, uint64_t number);
+/* Whether a gate is still shut, and forgetting all gates: the sources may go away afterwards. */
+bool twi_engine_gated(twi_engine_t *engine);
+void twi_engine_forget_gates(twi_engine_t *engine);
 
 /* One more round may run; surplus calls are ignored. Never blocks. */
 void twi_engine_commit(twi_engine_t *engine, uint64_t number, uint32_t rounds);

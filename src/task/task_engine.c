@@ -11,6 +11,7 @@
 #include "cpu/cpu.h"
 #include "task/engine.h"
 
+#define NAP_NS 100000000u            /* between looks at the health while waiting for a commit */
 #define STREAM_MIN ((size_t)2 << 20) /* results below this stay in the cache whatever its size */
 
 size_t twi_engine_board_bytes(int size)
@@ -58,6 +59,8 @@ void twi_engine_destroy(twi_engine_t *e)
         return;
     twi_transport_leave(e->transport);
     twi_engine_drain(e); /* what we committed and did not wait for */
+    for (uint64_t i = e->done_task; i < e->n_tasks; i++)
+        free(twi_engine_task(e, i)->arg);
     free(e->peer_staged);
     free(e->sources);
     free(e->chunk_end);
@@ -95,18 +98,24 @@ void twi_engine_poison(twi_engine_t *e, tw_status_t status)
 static tw_status_t check_health(twi_engine_t *e)
 {
     const twi_window_header_t *own = twi_transport_header(e->transport, e->rank);
-    if (e->health == TW_OK && atomic_load_explicit(&own->health, memory_order_acquire) == TWI_HEALTH_ABORTED) {
-        twi_engine_drain(e);
-        e->health = TW_ERR_ABORTED;
-        (void)snprintf(e->reason, sizeof e->reason, "aborted: %.400s", own->reason);
-    }
-    return e->health == TW_OK ? TW_OK : twi_fail(e->health, "communicator '%s': %s", e->transport->name, e->reason);
+    if (e->health != TW_OK)
+        return twi_fail(TW_ERR_POISONED, "communicator '%s' was lost to an earlier error: %s", e->transport->name,
+                        e->reason);
+    if (atomic_load_explicit(&own->health, memory_order_acquire) != TWI_HEALTH_ABORTED)
+        return TW_OK;
+    twi_engine_drain(e);
+    e->health = TW_ERR_ABORTED;
+    (void)snprintf(e->reason, sizeof e->reason, "aborted: %.400s", own->reason);
+    return twi_fail(e->health, "communicator '%s': %s", e->transport->name, e->reason);
 }
 
 tw_status_t twi_engine_health(twi_engine_t *e)
 {
     lock(e);
-    const tw_status_t status = check_health(e);
+    (void)check_health(e);
+    const tw_status_t status = e->health;
+    if (status != TW_OK)
+        (void)twi_fail(status, "communicator '%s': %s", e->transport->name, e->reason);
     unlock(e);
     return status;
 }
@@ -128,19 +137,21 @@ static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes
     return x < y + b_bytes && y < x + a_bytes;
 }
 
-/* The ring slot of task `number` can be reused once every rank is through with its last user. */
-static tw_status_t claim_ring_slot(twi_engine_t *e)
+static tw_status_t no_room(const twi_engine_t *e, const char *what)
 {
-    if (e->n_tasks < TWI_TASK_RING)
+    return twi_fail(TW_ERR_STATE, "communicator '%s' has %u unfinished tasks%s; no room for another",
+                    e->transport->name, TWI_TASK_RING, what);
+}
+
+/* Places in the rings can be reused once their last users are done with: here, and on all ranks. */
+static tw_status_t find_room(const twi_engine_t *e, bool collective)
+{
+    if (e->n_tasks - e->done_task >= TWI_TASK_RING)
+        return no_room(e, "");
+    if (!collective || e->n_colls < TWI_TASK_RING)
         return TW_OK;
-    const twi_task_t *old = twi_engine_task(e, e->n_tasks);
-    bool free_slot = e->done_task > old->number;
-    for (int r = 0; r < e->size && free_slot; r++)
-        free_slot = twi_load(&twi_engine_board(e, r)->done) >= TWI_EPOCH(old->first + old->repeat, 0);
-    if (free_slot)
-        return TW_OK;
-    return twi_fail(TW_ERR_STATE, "task %" PRIu64 " of communicator '%s' is unfinished; no room for task %" PRIu64,
-                    old->number, e->transport->name, e->n_tasks);
+    const twi_entry_t *old = &twi_engine_board(e, e->rank)->entries[e->n_colls % TWI_TASK_RING];
+    return twi_stage_done_floor(e) >= TWI_EPOCH(old->first + old->repeat, 0) ? TW_OK : no_room(e, " on some rank");
 }
 
 static twi_task_t *append_task(twi_engine_t *e, const twi_coll_t *coll, uint32_t repeat)
@@ -148,34 +159,50 @@ static twi_task_t *append_task(twi_engine_t *e, const twi_coll_t *coll, uint32_t
     twi_task_t *task = twi_engine_task(e, e->n_tasks);
     *task = (twi_task_t){.coll = coll,
                          .number = e->n_tasks,
+                         .sequence = e->n_colls,
                          .first = e->n_rounds,
                          .repeat = repeat,
                          .cancelled_from = repeat,
-                         .canceller = -1,
-                         .gate = e->next_gate,
-                         .gate_round = e->next_gate_round};
+                         .canceller = -1};
     e->n_tasks++;
+    e->n_colls += coll != NULL;
     e->n_rounds += repeat;
     return task;
+}
+
+/* Whether the task writes where an unfinished earlier one, or an earlier round of its own, writes. */
+static bool overlaps_earlier(twi_engine_t *e, const twi_task_t *task, const twi_task_args_t *args)
+{
+    if (args->recv_blocks && args->repeat > 1 && args->stride < args->count * args->repeat)
+        return true;
+    for (uint64_t i = e->done_task; i < task->number; i++) {
+        const twi_task_t *other = twi_engine_task(e, i);
+        if (other->coll && overlap(other->recv, other->recv_bytes, args->recv, args->recv_bytes))
+            return true;
+    }
+    return false;
 }
 
 static void fill_entry(twi_engine_t *e, twi_task_t *task, const twi_task_args_t *args)
 {
     twi_board_t *board = twi_engine_board(e, e->rank);
-    twi_entry_t *entry = &board->entries[task->number % TWI_TASK_RING];
+    twi_entry_t *entry = &board->entries[task->sequence % TWI_TASK_RING];
     entry->send = (uint64_t)(uintptr_t)args->send;
     entry->recv = (uint64_t)(uintptr_t)args->recv;
     entry->send_window = window_offset(e, args->send, args->send_bytes);
     entry->recv_window = window_offset(e, args->recv, args->recv_bytes);
     entry->count = args->count;
     entry->stride = args->stride;
-    entry->number = task->number;
+    entry->number = task->sequence;
     entry->first = task->first;
     entry->dtype = args->dtype;
     entry->op = args->op;
     entry->command = args->coll->command;
     entry->repeat = args->repeat;
     entry->in_place = overlap(args->send, args->send_bytes, args->recv, args->recv_bytes);
+    entry->in_turn = overlaps_earlier(e, task, args);
+    if (entry->in_turn)
+        e->in_turn_until = task->first + task->repeat;
     entry->skip_own = args->skip_own;
     atomic_store_explicit(&entry->cancelled_from, args->repeat, memory_order_relaxed);
     entry->hash = twi_entry_hash(entry);
@@ -191,6 +218,7 @@ static void commit(twi_engine_t *e, twi_task_t *task, uint32_t rounds)
 {
     const uint32_t left = task->repeat - task->committed;
     task->committed += rounds < left ? rounds : left;
+    e->n_commits++;
     if (e->health == TW_OK)
         (void)twi_engine_publish(e);
     if (e->commit_waiters > 0)
@@ -202,10 +230,12 @@ tw_status_t twi_engine_post(twi_engine_t *e, const twi_task_args_t *args, uint64
     lock(e);
     tw_status_t status = check_health(e);
     if (status == TW_OK)
-        status = claim_ring_slot(e);
+        status = find_room(e, true);
     if (status == TW_OK) {
         twi_task_t *task = append_task(e, args->coll, args->repeat);
         task->elem_bytes = args->elem_bytes;
+        task->recv = args->recv;
+        task->recv_bytes = args->recv_bytes;
         task->pitch = twi_stage_pitch(e, args);
         fill_entry(e, task, args);
         if (args->commit)
@@ -221,7 +251,7 @@ tw_status_t twi_engine_post_local(twi_engine_t *e, twi_local_fn run, void *arg, 
     lock(e);
     tw_status_t status = check_health(e);
     if (status == TW_OK)
-        status = claim_ring_slot(e);
+        status = find_room(e, false);
     if (status == TW_OK) {
         twi_task_t *task = append_task(e, NULL, 0);
         task->run = run;
@@ -232,18 +262,31 @@ tw_status_t twi_engine_post_local(twi_engine_t *e, twi_local_fn run, void *arg, 
     return status;
 }
 
-tw_status_t twi_engine_post_gate(twi_engine_t *e, twi_engine_t *source, uint64_t number, uint32_t rounds)
+tw_status_t twi_engine_post_gate(twi_engine_t *e, twi_engine_t *source, uint64_t number)
 {
-    if (rounds == 0)
-        return TW_OK;
-    lock(source);
-    const uint64_t round = twi_engine_task(source, number)->first + rounds - 1;
-    unlock(source);
+    tw_status_t status = TW_OK;
     lock(e);
-    e->next_gate = source;
-    e->next_gate_round = round;
+    if (e->n_gates < TWI_GATES_MAX)
+        e->gates[e->n_gates++] = (twi_gate_t){.source = source, .number = number, .before = e->n_tasks};
+    else
+        status = twi_fail(TW_ERR_STATE, "more than %d dependencies on other groups", TWI_GATES_MAX);
     unlock(e);
-    return TW_OK;
+    return status;
+}
+
+bool twi_engine_gated(twi_engine_t *e)
+{
+    lock(e);
+    const bool gated = twi_engine_gate(e, UINT64_MAX) != NULL;
+    unlock(e);
+    return gated;
+}
+
+void twi_engine_forget_gates(twi_engine_t *e)
+{
+    lock(e);
+    e->n_gates = e->n_gates_passed = 0;
+    unlock(e);
 }
 
 /* ---- Committing and cancelling ---- */
@@ -260,9 +303,10 @@ void twi_engine_cancel(twi_engine_t *e, uint64_t number)
     lock(e);
     twi_task_t *task = twi_engine_task(e, number);
     if (task->committed < task->repeat) {
-        twi_entry_t *entry = &twi_engine_board(e, e->rank)->entries[number % TWI_TASK_RING];
+        twi_entry_t *entry = &twi_engine_board(e, e->rank)->entries[task->sequence % TWI_TASK_RING];
         /* relaxed: peers look at it only after the release of `ready` that publish makes */
         atomic_store_explicit(&entry->cancelled_from, task->committed, memory_order_relaxed);
+        e->n_commits++; /* a waiter has something new to look at */
         if (e->health == TW_OK)
             (void)twi_engine_publish(e);
         (void)pthread_cond_broadcast(&e->committed);
@@ -287,24 +331,34 @@ static tw_status_t outcome(const twi_task_t *task, uint32_t rounds)
     return TW_OK;
 }
 
+/* Sleeps until another thread of this rank commits something, for a little while. */
+static void nap(twi_engine_t *e)
+{
+    const uint64_t end = twi_now_ns() + NAP_NS;
+    const struct timespec at = {.tv_sec = (time_t)(end / 1000000000u), .tv_nsec = (long)(end % 1000000000u)};
+    e->commit_waiters++;
+    (void)pthread_cond_timedwait(&e->committed, &e->lock, &at);
+    e->commit_waiters--;
+}
+
 /* An earlier task of this rank is not committed; another thread may still do so. */
 static tw_status_t await_commit(twi_engine_t *e)
 {
     const uint64_t deadline = twi_now_ns() + e->transport->enter_timeout_ns;
-    const struct timespec at = {.tv_sec = (time_t)(deadline / 1000000000u), .tv_nsec = (long)(deadline % 1000000000u)};
-    const uint64_t before = e->ready_round;
-    bool late = false;
-    e->commit_waiters++;
-    while (e->ready_round == before && e->health == TW_OK && !late)
-        late = pthread_cond_timedwait(&e->committed, &e->lock, &at) == ETIMEDOUT;
-    e->commit_waiters--;
-    if (late)
-        return twi_fail(TW_ERR_TIMEOUT, "task %" PRIu64 " of this rank was not committed within %.1f s", e->done_task,
-                        (double)e->transport->enter_timeout_ns * 1e-9);
-    return check_health(e);
+    const uint64_t before = e->n_commits;
+    while (e->n_commits == before && twi_now_ns() < deadline) {
+        TW_TRY(check_health(e));
+        nap(e);
+    }
+    if (e->n_commits != before)
+        return TW_OK;
+    const tw_status_t status = twi_fail(TW_ERR_TIMEOUT, "task %" PRIu64 " of this rank was not committed within %.1f s",
+                                        e->done_task, (double)e->transport->enter_timeout_ns * 1e-9);
+    twi_engine_poison(e, status); /* or its buffers would be used after this error */
+    return status;
 }
 
-static tw_status_t wait_round(twi_engine_t *e, uint64_t round);
+static tw_status_t wait_task(twi_engine_t *e, uint64_t number);
 
 /* Called with the lock, returns with it; the wait itself is without. */
 static tw_status_t await(twi_engine_t *e, twi_need_t need)
@@ -323,14 +377,27 @@ static tw_status_t await(twi_engine_t *e, twi_need_t need)
         .ready = e->must_stage ? TWI_EPOCH(e->done_round, e->done_step + 1) : TWI_EPOCH(e->done_round + 1, 0),
         .staged = unpublished ? e->staged : UINT64_MAX,
     };
-    twi_engine_t *gate = task->gate;
-    const uint64_t gate_round = task->gate_round;
+    const twi_gate_t *gate = need == TWI_NEED_GATE ? twi_engine_gate(e, task->number) : NULL;
+    if (need == TWI_NEED_GATE && !gate)
+        return TW_OK; /* it has opened meanwhile */
+    twi_engine_t *source = gate ? gate->source : NULL;
+    const uint64_t number = gate ? gate->number : 0;
     unlock(e);
-    const tw_status_t status = need == TWI_NEED_GATE ? wait_round(gate, gate_round) : twi_engine_await(e, need, &at);
+    const tw_status_t status = source ? wait_task(source, number) : twi_engine_await(e, need, &at);
     lock(e);
     if (status != TW_OK)
         twi_engine_poison(e, status);
     return status;
+}
+
+/* Completes the next round if the peers are there, or nearly so; keeps the lock for that microsecond. */
+static tw_status_t try_round(twi_engine_t *e, twi_need_t *need, bool may_wait)
+{
+    const tw_status_t status = twi_engine_complete_round(e, need);
+    if (status != TW_IN_PROGRESS || *need != TWI_NEED_PEERS)
+        return status;
+    twi_engine_look_briefly(e, may_wait);
+    return twi_engine_complete_round(e, need);
 }
 
 /* One turn of a wait, with the lock: completes a round or waits for what that needs. */
@@ -339,11 +406,7 @@ static tw_status_t turn(twi_engine_t *e)
     twi_need_t need;
     TW_TRY(check_health(e));
     (void)twi_engine_publish(e);
-    tw_status_t status = twi_engine_complete_round(e, &need);
-    if (status == TW_IN_PROGRESS && need == TWI_NEED_PEERS && e->transport->spin_ns > 0) {
-        twi_engine_look_briefly(e); /* keeps the lock: too short to matter, and the peers are mostly there */
-        status = twi_engine_complete_round(e, &need);
-    }
+    const tw_status_t status = try_round(e, &need, e->transport->spin_ns > 0);
     return status == TW_IN_PROGRESS ? await(e, need) : status;
 }
 
@@ -360,12 +423,12 @@ tw_status_t twi_engine_wait(twi_engine_t *e, uint64_t number, uint32_t rounds)
     return status;
 }
 
-/* Until a round, counted over all tasks, is done: the gates of other engines. */
-static tw_status_t wait_round(twi_engine_t *e, uint64_t round)
+/* Until a task of any kind is done: the gates of other engines. */
+static tw_status_t wait_task(twi_engine_t *e, uint64_t number)
 {
     lock(e);
     tw_status_t status = TW_OK;
-    while (status == TW_OK && e->done_round <= round)
+    while (status == TW_OK && e->done_task <= number)
         status = turn(e);
     unlock(e);
     return status;
@@ -378,7 +441,7 @@ int64_t twi_engine_query(twi_engine_t *e, uint64_t number)
     while (status == TW_OK && e->done_task < e->n_tasks) {
         twi_need_t need;
         (void)twi_engine_publish(e);
-        status = twi_engine_complete_round(e, &need);
+        status = try_round(e, &need, false);
     }
     const twi_task_t *task = twi_engine_task(e, number);
     int64_t rounds = task->coll ? 0 : task->local_done;

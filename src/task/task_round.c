@@ -14,6 +14,7 @@
  * loaded with acquire before a rank returns the result. Checked by tests/model/epoch.pml.
  */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -96,10 +97,17 @@ static tw_status_t round_done(twi_engine_t *e)
     e->done_round++;
     e->done_step = 0;
     e->sharing = false;
+    e->look_at_ready = false;
     twi_publish(&twi_engine_board(e, e->rank)->done, TWI_EPOCH(e->done_round, 0));
-    if (e->must_stage) /* otherwise nobody waits for `done` */
+    if (e->must_stage || e->in_turn_until > e->done_round) /* otherwise nobody waits for `done` */
         twi_transport_wake(e->transport);
     return TW_OK;
+}
+
+static void task_done(twi_engine_t *e)
+{
+    e->done_task++;
+    twi_publish(&e->tasks_done, e->done_task);
 }
 
 /* ---- Staged ---- */
@@ -204,15 +212,12 @@ static tw_status_t buffers_gone(const twi_engine_t *e, const twi_round_t *round)
 {
     for (int r = 0; r < e->size; r++) {
         const twi_window_header_t *h = twi_transport_header(e->transport, r);
-        const uint32_t health = atomic_load_explicit(&h->health, memory_order_acquire);
+        const uint32_t health = twi_transport_health(e->transport, r);
         if (health == TWI_HEALTH_OK || r == e->rank)
             continue;
         if (health == TWI_HEALTH_FAILED || health == TWI_HEALTH_ABORTED)
             return twi_fail((tw_status_t)h->status, "%s task %" PRIu64 ": rank %d gave up: %.300s", round->coll->name,
                             twi_round_entry(round, round->rank)->number, r, h->reason);
-        if (health == TWI_HEALTH_CHANGING)
-            return twi_fail(TW_ERR_PEER_LEFT, "%s task %" PRIu64 ": rank %d gives up", round->coll->name,
-                            twi_round_entry(round, round->rank)->number, r);
         if (twi_load(&twi_engine_board(e, r)->done) <= TWI_EPOCH(e->done_round, 0))
             return twi_fail(TW_ERR_PEER_LEFT, "%s task %" PRIu64 ": rank %d left the communicator", round->coll->name,
                             twi_round_entry(round, round->rank)->number, r);
@@ -222,8 +227,15 @@ static tw_status_t buffers_gone(const twi_engine_t *e, const twi_round_t *round)
 
 static tw_status_t run_one(twi_engine_t *e, const twi_round_t *round, int home, uint64_t chunk)
 {
-    TW_TRY(buffers_gone(e, round));
-    TW_TRY(round->coll->run_chunk(round, home, chunk));
+    tw_status_t status = buffers_gone(e, round);
+    if (status == TW_OK) {
+        status = round->coll->run_chunk(round, home, chunk);
+        if (status != TW_OK)
+            (void)twi_fail_prefix(status, "%s task %" PRIu64, round->coll->name,
+                                  twi_round_entry(round, round->rank)->number);
+    }
+    if (status != TW_OK)
+        return status;
     (void)atomic_fetch_add_explicit(&twi_engine_board(e, home)->finished, 1, memory_order_release);
     return TW_OK;
 }
@@ -256,9 +268,25 @@ static bool all_finished(const twi_engine_t *e)
     return true;
 }
 
+/*
+ * Whether all ranks whose recv overlaps that of an earlier round have completed the rounds before:
+ * those may have been staged ones, which each rank completes itself.
+ */
+static bool in_turn(const twi_engine_t *e, const twi_round_t *round)
+{
+    for (int r = 0; r < e->size; r++)
+        if (twi_round_entry(round, r)->in_turn && twi_load(&twi_engine_board(e, r)->done) < TWI_EPOCH(e->done_round, 0))
+            return false;
+    return true;
+}
+
 static tw_status_t complete_shared(twi_engine_t *e, const twi_round_t *round, twi_need_t *need)
 {
     begin_sharing(e, round);
+    if (!in_turn(e, round)) {
+        *need = TWI_NEED_TURN;
+        return TW_IN_PROGRESS;
+    }
     for (int i = 0; i < e->size && !all_finished(e); i++) {
         const tw_status_t status = run_home(e, round, (e->rank + i) % e->size);
         if (status != TW_OK)
@@ -302,30 +330,37 @@ static tw_status_t run_local(twi_engine_t *e, twi_task_t *task)
 {
     task->local_status = task->run(task->arg);
     task->local_done = true;
-    e->done_task++;
+    free(task->arg);
+    task->arg = NULL;
+    task_done(e);
     return TW_OK;
 }
 
-/* What this rank itself still owes the round, if anything. */
+/* What this rank itself still owes the round, if anything: it has to be published, at least in part. */
 static bool own_part_missing(const twi_engine_t *e, const twi_task_t *task, const twi_round_t *round, twi_need_t *need)
 {
-    const twi_entry_t *own = twi_round_entry(round, e->rank);
-    if (round->index >= atomic_load_explicit(&own->cancelled_from, memory_order_relaxed))
+    if (TWI_EPOCH(e->ready_round, e->ready_step) > TWI_EPOCH(e->done_round, 0))
         return false;
-    *need = round->index >= task->committed ? TWI_NEED_COMMIT : TWI_NEED_GATE;
-    return round->index >= task->committed || !twi_gate_open(task);
+    if (round->index >= task->committed)
+        *need = TWI_NEED_COMMIT;
+    else
+        *need = e->must_stage && !twi_engine_gate(round->engine, task->number) ? TWI_NEED_SLOTS : TWI_NEED_GATE;
+    return true;
 }
 
 /*
- * Whether the round is staged on all ranks. A small task looks at the slots first, whose tag and data
- * share a cache line; otherwise `ready` decides that all ranks have committed, and then the slots are
- * looked at, which cannot change any more. TW_IN_PROGRESS: some rank has not committed.
+ * Whether the round is staged on all ranks. A small task looks at the slots only at first: their tag
+ * and data share a cache line, and `ready`, left alone, stays in its owner's cache. Otherwise `ready`
+ * decides that all ranks have committed, and then the slots are looked at, which cannot change any
+ * more. TW_IN_PROGRESS: some rank has not committed, as far as we looked.
  */
 static tw_status_t find_eager(twi_engine_t *e, const twi_task_t *task, uint64_t hash, bool *eager, bool *hash_differs)
 {
     *eager = task->steps == 1 && find_staged(e, hash, hash_differs);
     if (*eager)
         return TW_OK;
+    if (task->steps == 1 && !e->look_at_ready)
+        return TW_IN_PROGRESS;
     if (!peers_ready(e, TWI_EPOCH(e->done_round + 1, 0)))
         return TW_IN_PROGRESS;
     *hash_differs = false;
@@ -363,8 +398,14 @@ static tw_status_t complete_unreached(twi_engine_t *e, twi_task_t *task, const t
     if (!peers_ready(e, TWI_EPOCH(e->done_round, e->done_step + 1)))
         return TW_IN_PROGRESS;
     TW_TRY(agree(e, task, round));
-    if (cancelled(e, task, round))
+    if (cancelled(e, task, round)) {
+        if (e->ready_round == e->done_round) { /* nobody wants the rest of our contribution */
+            e->ready_round++;
+            e->ready_step = 0;
+            twi_publish(&twi_engine_board(e, e->rank)->ready, TWI_EPOCH(e->ready_round, 0));
+        }
         return round_done(e);
+    }
     return complete_staged(e, round, twi_round_entry(round, e->rank)->hash, need);
 }
 
@@ -376,13 +417,15 @@ static tw_status_t complete_collective(twi_engine_t *e, twi_task_t *task, twi_ne
     return e->must_stage ? complete_unreached(e, task, &round, need) : complete_reached(e, task, &round, need);
 }
 
-void twi_engine_look_briefly(twi_engine_t *e)
+void twi_engine_look_briefly(twi_engine_t *e, bool may_wait)
 {
     const twi_task_t *task = twi_engine_task(e, e->done_task);
     const uint64_t tag = TWI_EPOCH(e->done_round, e->done_step) + 1;
-    for (int r = 0, looks = 0; r < e->size && looks < BRIEF_LOOKS; looks++) {
-        const bool staged = task->steps == 1 && twi_stage_find(e, r, tag);
-        r += r == e->rank || staged || twi_load(&twi_engine_board(e, r)->ready) >= tag;
+    e->look_at_ready = true; /* from now on */
+    for (int r = 0, looks = may_wait ? 0 : BRIEF_LOOKS; r < e->size && looks < BRIEF_LOOKS; looks++) {
+        const bool slot = task->steps == 1 && looks % 64 != 63;
+        r += r == e->rank ||
+             (slot ? twi_stage_find(e, r, tag) != NULL : twi_load(&twi_engine_board(e, r)->ready) >= tag);
     }
 }
 
@@ -393,6 +436,6 @@ tw_status_t twi_engine_complete_round(twi_engine_t *e, twi_need_t *need)
         return run_local(e, task);
     const tw_status_t status = complete_collective(e, task, need);
     if (status == TW_OK && e->done_round == task->first + task->repeat)
-        e->done_task++;
+        task_done(e);
     return status;
 }

@@ -52,10 +52,20 @@ void twi_stage_prefetch(const twi_engine_t *e)
     twi_prefetch_write(slot_of(e, e->rank, e->staged));
 }
 
-twi_slot_t *twi_stage_find(const twi_engine_t *e, int rank, uint64_t tag)
+/*
+ * Steps are staged in slot after slot, so we know where to look. Only where rounds have several steps
+ * can a cancelled round leave slots that we did not count: then we look at all of them.
+ */
+twi_slot_t *twi_stage_find(twi_engine_t *e, int rank, uint64_t tag)
 {
-    twi_slot_t *slot = slot_of(e, rank, e->peer_staged[rank]);
-    return twi_load(&slot->tag) == tag ? slot : NULL;
+    for (uint64_t i = 0; i < (e->must_stage ? TWI_SLOTS : 1); i++) {
+        twi_slot_t *slot = slot_of(e, rank, e->peer_staged[rank] + i);
+        if (twi_load(&slot->tag) == tag) {
+            e->peer_staged[rank] += i;
+            return slot;
+        }
+    }
+    return NULL;
 }
 
 uint64_t twi_stage_pitch(const twi_engine_t *e, const twi_task_args_t *args)
@@ -86,6 +96,12 @@ uint64_t twi_stage_steps(const twi_round_t *round, int rank)
 bool twi_stage_slot_free(const twi_engine_t *e, uint64_t staged)
 {
     return twi_stage_done_floor(e) >= atomic_load_explicit(&slot_of(e, e->rank, staged)->tag, memory_order_relaxed);
+}
+
+bool twi_stage_holds_slot(const twi_engine_t *e, uint64_t staged, int rank)
+{
+    return twi_load(&twi_engine_board(e, rank)->done) <
+           atomic_load_explicit(&slot_of(e, e->rank, staged)->tag, memory_order_relaxed);
 }
 
 uint64_t twi_stage_done_floor(const twi_engine_t *e)
@@ -171,11 +187,17 @@ static bool publish_round(twi_engine_t *e, const twi_task_t *task)
     return true;
 }
 
-bool twi_gate_open(const twi_task_t *task)
+const twi_gate_t *twi_engine_gate(twi_engine_t *e, uint64_t number)
 {
-    if (!task->gate)
-        return true;
-    return twi_load(&twi_engine_board(task->gate, task->gate->rank)->done) >= TWI_EPOCH(task->gate_round + 1, 0);
+    for (; e->n_gates_passed < e->n_gates; e->n_gates_passed++) {
+        const twi_gate_t *gate = &e->gates[e->n_gates_passed];
+        if (gate->before > number)
+            return NULL;
+        if (twi_load(&gate->source->tasks_done) <= gate->number)
+            return gate;
+    }
+    e->n_gates = e->n_gates_passed = 0;
+    return NULL;
 }
 
 bool twi_engine_publish(twi_engine_t *e)
@@ -184,16 +206,18 @@ bool twi_engine_publish(twi_engine_t *e)
     while (e->publish_task < e->n_tasks && e->health == TW_OK) {
         const twi_task_t *task = twi_engine_task(e, e->publish_task);
         const uint32_t index = (uint32_t)(e->ready_round - task->first);
-        if (index == task->repeat) { /* also a local task */
+        if (!task->coll && !task->local_done)
+            break; /* what comes after it may tell peers that it has been done */
+        if (index == task->repeat) {
             e->publish_task++;
             continue;
         }
-        const twi_entry_t *entry = &twi_engine_board(e, e->rank)->entries[task->number % TWI_TASK_RING];
+        const twi_entry_t *entry = &twi_engine_board(e, e->rank)->entries[task->sequence % TWI_TASK_RING];
         if (index >= atomic_load_explicit(&entry->cancelled_from, memory_order_relaxed)) {
             e->ready_round++;
             continue;
         }
-        if (index >= task->committed || !twi_gate_open(task) || !publish_round(e, task))
+        if (index >= task->committed || twi_engine_gate(e, task->number) || !publish_round(e, task))
             break;
     }
     if (TWI_EPOCH(e->ready_round, e->ready_step) == before)

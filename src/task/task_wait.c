@@ -41,9 +41,12 @@ static bool peers_published(void *arg)
     return true;
 }
 
+/* Missing is also a peer that still uses the slot we need: those who wait for us wait for it. */
 static bool unpublished(void *arg, int rank)
 {
-    return !peer_published(arg, rank);
+    const need_t *n = arg;
+    return !peer_published(n, rank) ||
+           (n->at.staged != UINT64_MAX && twi_stage_holds_slot(n->engine, n->at.staged, rank));
 }
 
 static bool slot_is_free(void *arg)
@@ -52,11 +55,26 @@ static bool slot_is_free(void *arg)
     return slot_freed(n) || moved(n);
 }
 
-/* Peers that have not completed what we completed still use our slots. */
+static bool holds_slot(void *arg, int rank)
+{
+    const need_t *n = arg;
+    return n->at.staged != UINT64_MAX && twi_stage_holds_slot(n->engine, n->at.staged, rank);
+}
+
+/* Peers that have not completed what we completed. */
 static bool behind(void *arg, int rank)
 {
     const need_t *n = arg;
     return twi_load(&twi_engine_board(n->engine, rank)->done) < n->at.epoch;
+}
+
+static bool peers_caught_up(void *arg)
+{
+    const need_t *n = arg;
+    for (int r = 0; r < n->engine->size; r++)
+        if (r != n->engine->rank && behind(arg, r))
+            return moved(n);
+    return true;
 }
 
 static bool chunks_finished(void *arg)
@@ -99,6 +117,14 @@ static bool peers_entered(const need_t *n)
     return true;
 }
 
+/* How far a peer is, for telling who holds up the others: least first. */
+static uint64_t position(void *arg, int rank)
+{
+    const need_t *n = arg;
+    const twi_board_t *board = twi_engine_board(n->engine, rank);
+    return twi_load(&board->done) + twi_load(&board->ready);
+}
+
 static void describe(void *arg, char *text, size_t room)
 {
     const need_t *n = arg;
@@ -109,10 +135,14 @@ static void describe(void *arg, char *text, size_t room)
 tw_status_t twi_engine_await(twi_engine_t *e, twi_need_t what, const twi_await_t *at)
 {
     need_t need = {.engine = e, .at = *at};
-    twi_wait_t wait = {.arg = &need, .describe = describe};
+    twi_wait_t wait = {.arg = &need, .describe = describe, .position = position};
     switch (what) {
     case TWI_NEED_SLOTS:
         wait.ready = slot_is_free;
+        wait.waits_for = holds_slot;
+        break;
+    case TWI_NEED_TURN:
+        wait.ready = peers_caught_up;
         wait.waits_for = behind;
         break;
     case TWI_NEED_FINISHED:

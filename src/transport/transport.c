@@ -180,15 +180,14 @@ static tw_status_t join(twi_transport_t *t, const twi_hello_t *hellos, uint64_t 
     return TW_OK;
 }
 
-/* All ranks see the same votes: the lowest failing rank decides the error, the weakest reach the reach. */
+/* A rank that failed keeps its own error, the others take the lowest one's; the weakest reach decides. */
 static tw_status_t count_votes(twi_transport_t *t, const vote_t *votes)
 {
+    if (votes[t->rank].status != TW_OK)
+        return (tw_status_t)votes[t->rank].status; /* our own sentence is still set */
     for (int r = 0; r < t->size; r++) {
-        if (votes[r].status != TW_OK) {
-            if (r == t->rank)
-                return (tw_status_t)votes[r].status; /* our own sentence is still set */
+        if (votes[r].status != TW_OK)
             return twi_fail((tw_status_t)votes[r].status, "rank %d: %.255s", r, votes[r].reason);
-        }
         if (votes[r].reach < t->reach)
             t->reach = (twi_reach_t)votes[r].reach;
     }

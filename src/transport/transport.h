@@ -123,6 +123,7 @@ typedef struct twi_wait {
     /* A number that changes when a peer inside the call makes progress, or NULL: the peers have not
      * entered yet, and the longer deadline holds. */
     uint64_t (*progress)(void *arg);
+    uint64_t (*position)(void *arg, int rank);            /* how far a peer is: the last one is blamed for a timeout */
     void (*describe)(void *arg, char *text, size_t room); /* for messages: "all_reduce task 3 round 0" */
     void *arg;
 } twi_wait_t;
@@ -135,6 +136,9 @@ tw_status_t twi_transport_wait(twi_transport_t *transport, const twi_wait_t *wai
 
 /* Tells all peers that this rank has given up, with the calling thread's last error as the reason. */
 void twi_transport_fail(twi_transport_t *transport, uint32_t health, tw_status_t status, int culprit);
+
+/* The health of a rank; if it is just changing, what it changes to (a dead rank's stays CHANGING). */
+uint32_t twi_transport_health(twi_transport_t *transport, int rank);
 
 /* ---- Peer memory ---- */
 

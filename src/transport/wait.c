@@ -44,6 +44,16 @@ static const char *process_state(int pid)
     }
 }
 
+uint32_t twi_transport_health(twi_transport_t *t, int rank)
+{
+    const twi_window_header_t *h = twi_transport_header(t, rank);
+    uint32_t health;
+    while ((health = atomic_load_explicit(&h->health, memory_order_acquire)) == TWI_HEALTH_CHANGING &&
+           twi_transport_alive(t, rank))
+        (void)sched_yield();
+    return health;
+}
+
 typedef struct what {
     char text[128];
 } what_t;
@@ -55,12 +65,14 @@ static what_t what(const twi_wait_t *w)
     return result;
 }
 
-static int first_missing(const twi_transport_t *t, const twi_wait_t *w)
+/* Of the peers that we wait for, the one that is least far: the others may wait for it as we do. */
+static int most_behind(const twi_transport_t *t, const twi_wait_t *w)
 {
+    int last = -1;
     for (int r = 0; r < t->size; r++)
-        if (r != t->rank && w->waits_for(w->arg, r))
-            return r;
-    return -1;
+        if (r != t->rank && w->waits_for(w->arg, r) && (last < 0 || w->position(w->arg, r) < w->position(w->arg, last)))
+            last = r;
+    return last;
 }
 
 /* Bad news from one peer, or TW_OK. `missing`: we wait for this very peer. */
@@ -94,17 +106,21 @@ static tw_status_t news(twi_transport_t *t, const twi_wait_t *w, int *culprit_ou
             return status;
         }
     }
-    if (atomic_load_explicit(&twi_transport_header(t, t->rank)->health, memory_order_acquire) == TWI_HEALTH_ABORTED) {
-        *culprit_out = t->rank;
-        return twi_fail(TW_ERR_ABORTED, "%s: aborted here: %.300s", what(w).text,
-                        twi_transport_header(t, t->rank)->reason);
+    const twi_window_header_t *own = twi_transport_header(t, t->rank);
+    *culprit_out = t->rank;
+    switch (atomic_load_explicit(&own->health, memory_order_acquire)) { /* another thread of ours gave up */
+    case TWI_HEALTH_ABORTED:
+        return twi_fail(TW_ERR_ABORTED, "%s: aborted here: %.300s", what(w).text, own->reason);
+    case TWI_HEALTH_FAILED:
+        return twi_fail(TW_ERR_POISONED, "%s: lost to an earlier error: %.300s", what(w).text, own->reason);
+    default:
+        return TW_OK;
     }
-    return TW_OK;
 }
 
 static tw_status_t timed_out(twi_transport_t *t, const twi_wait_t *w, uint64_t limit_ns, int *culprit_out)
 {
-    const int r = first_missing(t, w);
+    const int r = most_behind(t, w);
     *culprit_out = r;
     if (r < 0)
         return twi_fail(TW_ERR_TIMEOUT, "%s: no progress in %.1f s", what(w).text, (double)limit_ns * 1e-9);
