@@ -2,6 +2,8 @@
 #ifndef TWI_API_COMM_H
 #define TWI_API_COMM_H
 /* A communicator: a transport, a task engine, and the symmetric heap of this rank. */
+#include <pthread.h>
+
 #include "task/task.h"
 
 typedef struct twi_heap_block {

@@ -2,13 +2,15 @@
 /* Contexts and sessions: who posts, which handle comes next, and how a session ends. */
 #include "api/hccl_session.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/log.h"
+
+#define NAP_NS 5000000u /* between looks of a core that waits for the poster */
 
 /* ---- Contexts ---- */
 
@@ -176,10 +178,10 @@ static tw_status_t post_gate(tw_hccl_context_t *context, const twi_hccl_post_t *
     return twi_engine_post_gate(context->comm->engine, source->comm->engine, source->numbers[post->gate_handle]);
 }
 
-/* Wakes cores that wait for the poster. Pairs with await_post: either it sees the change or we see it waiting. */
+/* Wakes cores that wait for the poster. No fence: a core that is missed looks again after NAP_NS. */
 static void tell_cores(tw_hccl_context_t *context)
 {
-    if (atomic_load(&context->waiters) == 0)
+    if (atomic_load_explicit(&context->waiters, memory_order_relaxed) == 0)
         return;
     (void)pthread_mutex_lock(&context->lock);
     (void)pthread_cond_broadcast(&context->posted);
@@ -198,7 +200,7 @@ static tw_status_t post_task(tw_hccl_context_t *context, const twi_hccl_post_t *
     context->numbers[h] = number;
     context->repeat[h] = (uint8_t)post->repeat;
     context->committed[h] = post->commit ? (uint8_t)post->repeat : 0;
-    atomic_store(&context->n_tasks, h + 1);
+    atomic_store_explicit(&context->n_tasks, h + 1, memory_order_release);
     tell_cores(context);
     if (!post->task)
         (void)twi_engine_query(engine, number); /* run it now if its turn has come */
@@ -280,17 +282,20 @@ static tw_status_t await_post(tw_hccl_context_t *context, tw_hccl_handle_t handl
 {
     if ((uint32_t)handle < atomic_load_explicit(&context->n_tasks, memory_order_acquire))
         return TW_OK;
-    struct timespec deadline;
-    (void)clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += (time_t)(context->comm->transport->enter_timeout_ns / 1000000000u) + 1;
+    const uint64_t deadline = twi_now_ns() + context->comm->transport->enter_timeout_ns;
     tw_status_t status = TW_OK;
     (void)atomic_fetch_add(&context->waiters, 1);
     (void)pthread_mutex_lock(&context->lock);
     while (status == TW_OK && (uint32_t)handle >= atomic_load(&context->n_tasks)) {
+        const uint64_t now = twi_now_ns();
+        const uint64_t wake = now + NAP_NS;
+        const struct timespec at = {.tv_sec = (time_t)(wake / 1000000000u), .tv_nsec = (long)(wake % 1000000000u)};
         if (atomic_load(&context->finalized))
             status = twi_fail(TW_ERR_STATE, "handle %d: the session ended before the task was posted", handle);
-        else if (pthread_cond_timedwait(&context->posted, &context->lock, &deadline) == ETIMEDOUT)
+        else if (now >= deadline)
             status = twi_fail(TW_ERR_TIMEOUT, "handle %d: the posting core did not prepare it in time", handle);
+        else
+            (void)pthread_cond_timedwait(&context->posted, &context->lock, &at);
     }
     (void)pthread_mutex_unlock(&context->lock);
     (void)atomic_fetch_sub(&context->waiters, 1);

@@ -2,6 +2,7 @@
 #ifndef TWI_TASK_ENGINE_H
 #define TWI_TASK_ENGINE_H
 /* Insides of the task engine, shared by the files of this folder only. */
+#include "base/lock.h"
 #include "task/task.h"
 
 #define TWI_SLOTS 8u /* staging slots of a rank, a power of two */
@@ -46,10 +47,9 @@ typedef struct twi_gate {
 
 struct twi_engine {
     twi_transport_t *transport;
-    pthread_mutex_t lock;
-    pthread_cond_t committed; /* this rank committed something */
+    twi_lock_t lock;
     int commit_waiters;
-    uint64_t n_commits;
+    _Atomic uint32_t n_commits; /* a futex: changes when this rank commits or cancels something */
     int rank;
     int size;
     tw_status_t health; /* of this engine; the sentence is kept for later callers */
@@ -78,10 +78,11 @@ struct twi_engine {
     size_t slot_pitch;
     bool must_stage; /* peers cannot reach our memory */
     bool stage_reserved;
-    uint64_t staged;         /* steps staged so far */
-    uint64_t done_floor;     /* every rank's `done` was at least this when last seen */
-    uint64_t *peer_staged;   /* [size] */
-    const uint8_t **sources; /* [size], scratch of one step */
+    uint64_t staged;              /* steps staged so far */
+    uint64_t own_tags[TWI_SLOTS]; /* what our slots hold, without a look at lines that peers read */
+    uint64_t done_floor;          /* every rank's `done` was at least this when last seen */
+    uint64_t *peer_staged;        /* [size] */
+    const uint8_t **sources;      /* [size], scratch of one step */
 
     /* Shared execution: chunks of each rank's share up to and including the current round. Atomic
      * (relaxed) because a waiting thread reads them without the lock. */
@@ -133,6 +134,8 @@ twi_slot_t *twi_stage_find(twi_engine_t *engine, int rank, uint64_t tag);
 void twi_stage_prefetch(const twi_engine_t *engine);
 tw_status_t twi_stage_init(twi_engine_t *engine);
 uint64_t twi_stage_done_floor(const twi_engine_t *engine);
+/* Whether every rank's `done` has reached an epoch; looks at the peers only if what was seen last does not suffice. */
+bool twi_stage_all_done(twi_engine_t *engine, uint64_t epoch);
 bool twi_stage_holds_slot(const twi_engine_t *engine, uint64_t staged, int rank);
 bool twi_stage_slot_free(const twi_engine_t *engine, uint64_t staged);
 /* The gate that keeps a task from being published, or NULL. */

@@ -12,7 +12,6 @@
  *
  * Threads: every function takes the engine's lock. Only one thread of a rank drives it at a time.
  */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 

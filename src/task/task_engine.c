@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The task engine's interface: posting, committing, waiting, and how it ends. See task.h. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 #include "base/log.h"
 #include "cpu/cpu.h"
 #include "task/engine.h"
+#include "transport/bell.h"
 
 #define NAP_NS 100000000u            /* between looks at the health while waiting for a commit */
 #define STREAM_MIN ((size_t)2 << 20) /* results below this stay in the cache whatever its size */
@@ -28,12 +28,6 @@ tw_status_t twi_engine_create(twi_transport_t *transport, twi_engine_t **engine_
     e->transport = transport;
     e->rank = transport->rank;
     e->size = transport->size;
-    (void)pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_t attributes;
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&e->committed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
     e->peer_staged = calloc(size, sizeof *e->peer_staged);
     e->sources = calloc(size, sizeof *e->sources);
     e->chunk_end = calloc(size, sizeof *e->chunk_end);
@@ -65,19 +59,25 @@ void twi_engine_destroy(twi_engine_t *e)
     free(e->sources);
     free(e->chunk_end);
     free(e->scratch);
-    (void)pthread_cond_destroy(&e->committed);
-    (void)pthread_mutex_destroy(&e->lock);
     free(e);
 }
 
 static void lock(twi_engine_t *e)
 {
-    (void)pthread_mutex_lock(&e->lock);
+    twi_lock_take(&e->lock);
 }
 
 static void unlock(twi_engine_t *e)
 {
-    (void)pthread_mutex_unlock(&e->lock);
+    twi_lock_drop(&e->lock);
+}
+
+/* With the lock: something has changed that a thread of ours in await_commit may wait for. */
+static void tell_own_threads(twi_engine_t *e)
+{
+    atomic_store_explicit(&e->n_commits, e->n_commits + 1, memory_order_relaxed);
+    if (e->commit_waiters > 0)
+        twi_futex_wake(&e->n_commits);
 }
 
 /* ---- Health ---- */
@@ -91,7 +91,7 @@ void twi_engine_poison(twi_engine_t *e, tw_status_t status)
     TWI_LOG(WARN, "task", "communicator '%s' is lost: %s", e->transport->name, e->reason);
     twi_transport_fail(e->transport, TWI_HEALTH_FAILED, status, -1);
     twi_engine_drain(e);
-    (void)pthread_cond_broadcast(&e->committed);
+    tell_own_threads(e);
 }
 
 /* An abort from another thread shows in the own header first. */
@@ -144,14 +144,14 @@ static tw_status_t no_room(const twi_engine_t *e, const char *what)
 }
 
 /* Places in the rings can be reused once their last users are done with: here, and on all ranks. */
-static tw_status_t find_room(const twi_engine_t *e, bool collective)
+static tw_status_t find_room(twi_engine_t *e, bool collective)
 {
     if (e->n_tasks - e->done_task >= TWI_TASK_RING)
         return no_room(e, "");
     if (!collective || e->n_colls < TWI_TASK_RING)
         return TW_OK;
     const twi_entry_t *old = &twi_engine_board(e, e->rank)->entries[e->n_colls % TWI_TASK_RING];
-    return twi_stage_done_floor(e) >= TWI_EPOCH(old->first + old->repeat, 0) ? TW_OK : no_room(e, " on some rank");
+    return twi_stage_all_done(e, TWI_EPOCH(old->first + old->repeat, 0)) ? TW_OK : no_room(e, " on some rank");
 }
 
 static twi_task_t *append_task(twi_engine_t *e, const twi_coll_t *coll, uint32_t repeat)
@@ -218,11 +218,9 @@ static void commit(twi_engine_t *e, twi_task_t *task, uint32_t rounds)
 {
     const uint32_t left = task->repeat - task->committed;
     task->committed += rounds < left ? rounds : left;
-    e->n_commits++;
+    tell_own_threads(e);
     if (e->health == TW_OK)
         (void)twi_engine_publish(e);
-    if (e->commit_waiters > 0)
-        (void)pthread_cond_broadcast(&e->committed);
 }
 
 tw_status_t twi_engine_post(twi_engine_t *e, const twi_task_args_t *args, uint64_t *number_out)
@@ -306,10 +304,9 @@ void twi_engine_cancel(twi_engine_t *e, uint64_t number)
         twi_entry_t *entry = &twi_engine_board(e, e->rank)->entries[task->sequence % TWI_TASK_RING];
         /* relaxed: peers look at it only after the release of `ready` that publish makes */
         atomic_store_explicit(&entry->cancelled_from, task->committed, memory_order_relaxed);
-        e->n_commits++; /* a waiter has something new to look at */
+        tell_own_threads(e);
         if (e->health == TW_OK)
             (void)twi_engine_publish(e);
-        (void)pthread_cond_broadcast(&e->committed);
     }
     unlock(e);
 }
@@ -331,29 +328,24 @@ static tw_status_t outcome(const twi_task_t *task, uint32_t rounds)
     return TW_OK;
 }
 
-/* Sleeps until another thread of this rank commits something, for a little while. */
-static void nap(twi_engine_t *e)
-{
-    const uint64_t end = twi_now_ns() + NAP_NS;
-    const struct timespec at = {.tv_sec = (time_t)(end / 1000000000u), .tv_nsec = (long)(end % 1000000000u)};
-    e->commit_waiters++;
-    (void)pthread_cond_timedwait(&e->committed, &e->lock, &at);
-    e->commit_waiters--;
-}
-
 /* An earlier task of this rank is not committed; another thread may still do so. */
 static tw_status_t await_commit(twi_engine_t *e)
 {
     const uint64_t deadline = twi_now_ns() + e->transport->enter_timeout_ns;
-    const uint64_t before = e->n_commits;
-    while (e->n_commits == before && twi_now_ns() < deadline) {
-        TW_TRY(check_health(e));
-        nap(e);
+    const uint32_t before = atomic_load_explicit(&e->n_commits, memory_order_relaxed);
+    e->commit_waiters++;
+    tw_status_t status = TW_OK;
+    while (status == TW_OK && e->n_commits == before && twi_now_ns() < deadline) {
+        unlock(e);
+        twi_futex_wait(&e->n_commits, before, NAP_NS);
+        lock(e);
+        status = check_health(e);
     }
-    if (e->n_commits != before)
-        return TW_OK;
-    const tw_status_t status = twi_fail(TW_ERR_TIMEOUT, "task %" PRIu64 " of this rank was not committed within %.1f s",
-                                        e->done_task, (double)e->transport->enter_timeout_ns * 1e-9);
+    e->commit_waiters--;
+    if (status != TW_OK || e->n_commits != before)
+        return status;
+    status = twi_fail(TW_ERR_TIMEOUT, "task %" PRIu64 " of this rank was not committed within %.1f s", e->done_task,
+                      (double)e->transport->enter_timeout_ns * 1e-9);
     twi_engine_poison(e, status); /* or its buffers would be used after this error */
     return status;
 }

@@ -114,13 +114,16 @@ uint64_t twi_stage_done_floor(const twi_engine_t *e)
     return floor;
 }
 
-/* The same with the lock, looking at the peers only if what was seen of them last does not suffice. */
+bool twi_stage_all_done(twi_engine_t *e, uint64_t epoch)
+{
+    if (e->done_floor < epoch)
+        e->done_floor = twi_stage_done_floor(e);
+    return e->done_floor >= epoch;
+}
+
 static bool next_slot_free(twi_engine_t *e)
 {
-    const uint64_t tag = atomic_load_explicit(&slot_of(e, e->rank, e->staged)->tag, memory_order_relaxed);
-    if (e->done_floor < tag)
-        e->done_floor = twi_stage_done_floor(e);
-    return e->done_floor >= tag;
+    return twi_stage_all_done(e, e->own_tags[e->staged % TWI_SLOTS]);
 }
 
 static void copy_block(const twi_round_t *round, int dst, uint64_t first, uint8_t *to)
@@ -146,6 +149,7 @@ static void stage_step(twi_engine_t *e, const twi_round_t *round, uint64_t step,
         copy_block(round, e->rank, step * round->pitch, slot->payload);
     }
     twi_publish(&slot->tag, epoch + 1);
+    e->own_tags[e->staged % TWI_SLOTS] = epoch + 1;
     e->staged++;
 }
 

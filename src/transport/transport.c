@@ -83,6 +83,7 @@ static void fill_hello(const twi_transport_t *t, const twi_transport_args_t *arg
         .wish = (int32_t)args->wish,
         .pid = (int32_t)getpid(),
         .cma = twi_config()->cma,
+        .remote_barrier = (uint32_t)twi_bell_register(),
         .board_bytes = args->board_bytes,
         .stage_bytes = args->stage_bytes,
         .window_bytes = args->window_bytes,
@@ -169,8 +170,11 @@ static tw_status_t join(twi_transport_t *t, const twi_hello_t *hellos, uint64_t 
         copy_text(t->name, sizeof t->name, hellos[0].name);
     else
         made_up_name(t, &hellos[0]);
-    for (int r = 0; r < t->size; r++)
+    t->remote_barrier = true;
+    for (int r = 0; r < t->size; r++) {
         t->pids[r] = hellos[r].pid;
+        t->remote_barrier &= hellos[r].remote_barrier != 0;
+    }
     t->spin_ns = spin_time(hellos, t->size);
     TW_TRY(choose(hellos, t->size, &t->ops));
     TW_TRY(t->ops->attach(t, hellos, deadline_ns));
@@ -280,7 +284,10 @@ void twi_transport_close(twi_transport_t *t)
 
 void twi_transport_wake(twi_transport_t *t)
 {
-    atomic_thread_fence(memory_order_seq_cst); /* F of bell.h */
+    if (t->remote_barrier) /* F of bell.h */
+        atomic_signal_fence(memory_order_seq_cst);
+    else
+        atomic_thread_fence(memory_order_seq_cst);
     for (int r = 0; r < t->size; r++)
         if (r != t->rank && t->windows[r])
             twi_bell_ring(twi_transport_header(t, r));

@@ -53,6 +53,7 @@ struct twi_hello {
     int32_t wish;   /* tw_transport_t */
     int32_t pid;
     uint32_t cma;
+    uint32_t remote_barrier; /* this process has registered for membarrier */
     uint8_t boot_id[48];
     uint8_t process[TWI_NONCE_BYTES]; /* random, one per process */
     uint8_t nonce[TWI_NONCE_BYTES];   /* random, one per communicator and rank; also in the window */
@@ -74,6 +75,7 @@ struct twi_transport {
     twi_window_layout_t layout;
     twi_window_t **windows; /* [size] */
     twi_reach_t reach;
+    bool remote_barrier; /* of bell.h: sleepers pay for the barrier of those who signal */
     uint64_t spin_ns;
     uint64_t timeout_ns;
     uint64_t enter_timeout_ns;

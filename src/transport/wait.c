@@ -158,7 +158,7 @@ tw_status_t twi_transport_wait(twi_transport_t *t, const twi_wait_t *w)
     tw_status_t status = TW_OK;
     int culprit = -1;
     for (;;) {
-        const uint32_t seen = twi_bell_prepare(own);
+        const uint32_t seen = twi_bell_prepare(own, t->remote_barrier);
         if (w->ready(w->arg)) {
             twi_bell_cancel(own);
             return TW_OK;
