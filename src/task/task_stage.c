@@ -68,9 +68,15 @@ twi_slot_t *twi_stage_find(twi_engine_t *e, int rank, uint64_t tag)
     return NULL;
 }
 
+/*
+ * Room in a slot for each block. What every rank reads from every other is small only if all of it is:
+ * beyond two ranks such contributions go into slots up to a size that shrinks with their number, and
+ * are shared above it.
+ */
 uint64_t twi_stage_pitch(const twi_engine_t *e, const twi_task_args_t *args)
 {
-    const size_t blocks = args->coll->personal ? (size_t)e->size : 1;
+    const size_t readers = e->must_stage ? 1 : ((size_t)e->size + 1) / 2;
+    const size_t blocks = args->coll->personal ? (size_t)e->size : readers;
     if (args->count > 0 && args->count <= e->slot_bytes / (blocks * args->elem_bytes))
         return args->count;
     return e->slot_bytes / (blocks * args->elem_bytes);
