@@ -159,6 +159,16 @@ typedef enum twi_need {
 } twi_need_t;
 
 tw_status_t twi_engine_complete_round(twi_engine_t *engine, twi_need_t *need_out);
+/* What the two ways to complete a round have in common: the end of it, good and bad, and passing over slots. */
+tw_status_t twi_engine_round_done(twi_engine_t *engine);
+tw_status_t twi_engine_failed(twi_engine_t *engine, tw_status_t status);
+void twi_engine_pass_staged(twi_engine_t *engine);
+
+/* task_share.c: the same for a round that all ranks can reach. */
+tw_status_t twi_share_complete(twi_engine_t *engine, const twi_round_t *round, twi_need_t *need_out);
+/* Whether what `rank` has to complete itself, before this round may be shared, is done. */
+bool twi_share_in_turn(const twi_round_t *round, int rank, uint64_t epoch);
+
 /* Looks for the peers' contributions to the next round for about a microsecond, or not at all if not `may_wait`. */
 void twi_engine_look_briefly(twi_engine_t *engine, bool may_wait);
 
@@ -170,6 +180,7 @@ typedef struct twi_await {
     uint64_t epoch;  /* done of this rank when it began to wait */
     uint64_t ready;  /* what peers must publish */
     uint64_t staged; /* slot of ours that must become free to go on publishing; UINT64_MAX: none */
+    twi_round_t round;
 } twi_await_t;
 
 tw_status_t twi_engine_await(twi_engine_t *engine, twi_need_t need, const twi_await_t *at);

@@ -8,7 +8,7 @@
  * rounds are numbered through over all tasks: the epoch. Each rank publishes two epochs: `ready`, the
  * rounds whose contribution the peers may use, and `done`, the rounds it has completed. A round can
  * be completed as soon as it is ready on all ranks, and then by anybody who waits; that is why a rank
- * that has committed need not call in again (task_round.c).
+ * that has committed need not call in again (task_share.c).
  *
  * Threads: every function takes the engine's lock. Only one thread of a rank drives it at a time.
  */
@@ -52,7 +52,7 @@ typedef struct twi_board {
     /* Owner writes both (release), peers read (acquire). One line: they change together. */
     _Alignas(TWI_LINE) _Atomic uint64_t ready; /* TWI_EPOCH: first round and step not yet published */
     _Atomic uint64_t done;                     /* TWI_EPOCH: first round and step not yet completed */
-    /* Claimed chunks of this rank's share of the rounds; anybody may take the next one (task_round.c). */
+    /* Claimed chunks of this rank's share of the rounds; anybody may take the next one (task_share.c). */
     _Alignas(TWI_LINE) _Atomic uint64_t claimed;
     _Alignas(TWI_LINE) _Atomic uint64_t finished; /* fetch_add (release) by whoever ran a chunk */
     _Alignas(TWI_LINE) _Atomic uint64_t doing;    /* owner: 1 + rank whose share it works on, 0: nothing */

@@ -368,6 +368,7 @@ static tw_status_t await(twi_engine_t *e, twi_need_t need)
         .epoch = TWI_EPOCH(e->done_round, e->done_step),
         .ready = e->must_stage ? TWI_EPOCH(e->done_round, e->done_step + 1) : TWI_EPOCH(e->done_round + 1, 0),
         .staged = unpublished ? e->staged : UINT64_MAX,
+        .round = twi_engine_round(e, task, e->done_round),
     };
     const twi_gate_t *gate = need == TWI_NEED_GATE ? twi_engine_gate(e, task->number) : NULL;
     if (need == TWI_NEED_GATE && !gate)

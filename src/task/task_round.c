@@ -3,15 +3,10 @@
  * Completing rounds. All ranks read the same published facts and so choose the same way:
  *
  *  staged   every contribution is in a slot: each rank reads the slots and writes its own result.
- *  shared   otherwise, all buffers can be reached: the round is cut into chunks, each rank has a home
- *           share of them, and whoever waits claims chunks, its own share first, and runs them for
- *           everybody: reads all send buffers, writes all recv buffers. When the last chunk is
- *           finished the round is complete on all ranks, also on those that have not called in.
+ *  shared   otherwise, all buffers can be reached, and whoever waits does a part of the work for
+ *           everybody (task_share.c).
  *
- * Claiming: `claimed` and `finished` of a home count chunks over all rounds and only grow. A chunk is
- * claimed by compare-and-swap while the count is below the round's end, so a late rank finds nothing
- * left and no chunk runs twice. `finished` is added to with release after the chunk's stores, and
- * loaded with acquire before a rank returns the result. Checked by tests/model/epoch.pml.
+ * Where buffers cannot be reached (must_stage) every round is staged, in as many steps as it takes.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,53 +16,6 @@
 #include "task/engine.h"
 
 #define BRIEF_LOOKS 256 /* about a microsecond */
-
-/* ---- Rounds as collectives see them ---- */
-
-uint8_t *twi_round_scratch(const twi_round_t *round)
-{
-    return round->engine->scratch;
-}
-
-bool twi_round_streams(const twi_round_t *round, uint64_t bytes)
-{
-    return bytes >= round->engine->stream_bytes;
-}
-
-/* Where loads and stores of this process reach a buffer of `rank`, or NULL. */
-static uint8_t *mapped(const twi_engine_t *e, int rank, uint64_t address, uint64_t window)
-{
-    if (rank == e->rank || e->transport->reach == TWI_REACH_DIRECT)
-        return (uint8_t *)(uintptr_t)address;
-    return window ? twi_transport_at(e->transport, rank, window - 1) : NULL;
-}
-
-tw_status_t twi_round_load(const twi_round_t *round, int rank, uint64_t offset, size_t bytes, void *scratch,
-                           const void **out)
-{
-    const twi_entry_t *entry = twi_round_entry(round, rank);
-    const uint8_t *base = mapped(round->engine, rank, entry->send, entry->send_window);
-    twi_transport_t *t = round->engine->transport;
-    *out = base ? base + offset : scratch;
-    return base ? TW_OK : t->ops->get(t, rank, scratch, entry->send + offset, bytes);
-}
-
-void *twi_round_target(const twi_round_t *round, int rank, uint64_t offset)
-{
-    const twi_entry_t *entry = twi_round_entry(round, rank);
-    uint8_t *base = mapped(round->engine, rank, entry->recv, entry->recv_window);
-    return base ? base + offset : NULL;
-}
-
-tw_status_t twi_round_store(const twi_round_t *round, int rank, uint64_t offset, const void *src, size_t bytes)
-{
-    void *target = twi_round_target(round, rank, offset);
-    twi_transport_t *t = round->engine->transport;
-    if (!target)
-        return t->ops->put(t, rank, twi_round_entry(round, rank)->recv + offset, src, bytes);
-    memcpy(target, src, bytes);
-    return TW_OK;
-}
 
 /* ---- Both ways ---- */
 
@@ -79,7 +27,7 @@ static bool peers_ready(const twi_engine_t *e, uint64_t epoch)
     return true;
 }
 
-static tw_status_t failed(twi_engine_t *e, tw_status_t status)
+tw_status_t twi_engine_failed(twi_engine_t *e, tw_status_t status)
 {
     twi_engine_poison(e, status);
     return status;
@@ -92,7 +40,7 @@ static void step_done(twi_engine_t *e)
     twi_transport_wake(e->transport);
 }
 
-static tw_status_t round_done(twi_engine_t *e)
+tw_status_t twi_engine_round_done(twi_engine_t *e)
 {
     e->done_round++;
     e->done_step = 0;
@@ -130,7 +78,7 @@ static bool find_staged(twi_engine_t *e, uint64_t hash, bool *hash_differs)
     return all;
 }
 
-static void pass_staged(twi_engine_t *e)
+void twi_engine_pass_staged(twi_engine_t *e)
 {
     for (int r = 0; r < e->size; r++)
         e->peer_staged[r] += e->sources[r] != NULL;
@@ -139,7 +87,7 @@ static void pass_staged(twi_engine_t *e)
 static void consume(twi_engine_t *e, const twi_round_t *round)
 {
     round->coll->consume(round, e->sources, e->done_step * round->pitch);
-    pass_staged(e);
+    twi_engine_pass_staged(e);
 }
 
 /* Rounds that pass through the slots step by step, because peers' memory cannot be reached. */
@@ -163,8 +111,9 @@ static tw_status_t complete_staged(twi_engine_t *e, const twi_round_t *round, ui
         }
         (void)find_staged(e, hash, &hash_differs);
         if (hash_differs)
-            return failed(e, twi_fail(TW_ERR_INTERNAL, "task %" PRIu64 ": a staged slot belongs to another task",
-                                      twi_round_entry(round, round->rank)->number));
+            return twi_engine_failed(e, twi_fail(TW_ERR_INTERNAL,
+                                                 "task %" PRIu64 ": a staged slot belongs to another task",
+                                                 twi_round_entry(round, round->rank)->number));
         consume(e, round);
         (void)twi_engine_publish(e); /* room may have become free */
     }
@@ -172,131 +121,7 @@ static tw_status_t complete_staged(twi_engine_t *e, const twi_round_t *round, ui
         *need = TWI_NEED_SLOTS;
         return TW_IN_PROGRESS;
     }
-    return round_done(e);
-}
-
-/* ---- Shared ---- */
-
-static void begin_sharing(twi_engine_t *e, const twi_round_t *round)
-{
-    if (e->sharing)
-        return;
-    pass_staged(e);
-    for (int home = 0; home < e->size; home++) {
-        const uint64_t before = atomic_load_explicit(&e->chunk_end[home], memory_order_relaxed);
-        const uint64_t end = before + round->coll->n_chunks(round, home);
-        atomic_store_explicit(&e->chunk_end[home], end, memory_order_relaxed);
-    }
-    e->sharing = true;
-}
-
-/* Takes the next chunk of a home; UINT64_MAX if none is left. */
-static uint64_t claim(twi_engine_t *e, const twi_round_t *round, int home)
-{
-    _Atomic uint64_t *claimed = &twi_engine_board(e, home)->claimed;
-    const uint64_t end = atomic_load_explicit(&e->chunk_end[home], memory_order_relaxed);
-    uint64_t next = atomic_load_explicit(claimed, memory_order_relaxed);
-    while (next < end)
-        if (atomic_compare_exchange_weak_explicit(claimed, &next, next + 1, memory_order_release, memory_order_relaxed))
-            return next - (end - round->coll->n_chunks(round, home));
-    return UINT64_MAX;
-}
-
-/*
- * Ranks whose buffers may no longer be touched: they failed, or left without completing this round.
- * Pairs with twi_engine_drain: we store `doing`, then load health; a rank that gives up stores its
- * health, then loads `doing`. With a seq_cst fence between on both sides, either we see that it gave
- * up, or it sees us and waits until we are through.
- */
-static tw_status_t buffers_gone(const twi_engine_t *e, const twi_round_t *round)
-{
-    for (int r = 0; r < e->size; r++) {
-        const twi_window_header_t *h = twi_transport_header(e->transport, r);
-        const uint32_t health = twi_transport_health(e->transport, r);
-        if (health == TWI_HEALTH_OK || r == e->rank)
-            continue;
-        if (health == TWI_HEALTH_FAILED || health == TWI_HEALTH_ABORTED)
-            return twi_fail((tw_status_t)h->status, "%s task %" PRIu64 ": rank %d gave up: %.300s", round->coll->name,
-                            twi_round_entry(round, round->rank)->number, r, h->reason);
-        if (twi_load(&twi_engine_board(e, r)->done) <= TWI_EPOCH(e->done_round, 0))
-            return twi_fail(TW_ERR_PEER_LEFT, "%s task %" PRIu64 ": rank %d left the communicator", round->coll->name,
-                            twi_round_entry(round, round->rank)->number, r);
-    }
-    return TW_OK;
-}
-
-static tw_status_t run_one(twi_engine_t *e, const twi_round_t *round, int home, uint64_t chunk)
-{
-    tw_status_t status = buffers_gone(e, round);
-    if (status == TW_OK) {
-        status = round->coll->run_chunk(round, home, chunk);
-        if (status != TW_OK)
-            (void)twi_fail_prefix(status, "%s task %" PRIu64, round->coll->name,
-                                  twi_round_entry(round, round->rank)->number);
-    }
-    if (status != TW_OK)
-        return status;
-    (void)atomic_fetch_add_explicit(&twi_engine_board(e, home)->finished, 1, memory_order_release);
-    return TW_OK;
-}
-
-/*
- * `doing` is set before a claim can be taken (release of the claim), so that peers who miss a chunk of
- * ours know whom they wait for, even if we die in the middle.
- */
-static tw_status_t run_home(twi_engine_t *e, const twi_round_t *round, int home)
-{
-    twi_board_t *own = twi_engine_board(e, e->rank);
-    tw_status_t status = TW_OK;
-    bool ran = false;
-    atomic_store_explicit(&own->doing, (uint64_t)home + 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst);
-    for (uint64_t chunk; status == TW_OK && (chunk = claim(e, round, home)) != UINT64_MAX; ran = true)
-        status = run_one(e, round, home, chunk);
-    atomic_store_explicit(&own->doing, 0, memory_order_release); /* after our last access to anybody's buffers */
-    if (ran)
-        twi_transport_wake(e->transport);
-    return status;
-}
-
-static bool all_finished(const twi_engine_t *e)
-{
-    for (int home = 0; home < e->size; home++)
-        if (twi_load(&twi_engine_board(e, home)->finished) <
-            atomic_load_explicit(&e->chunk_end[home], memory_order_relaxed))
-            return false;
-    return true;
-}
-
-/*
- * Whether all ranks whose recv overlaps that of an earlier round have completed the rounds before:
- * those may have been staged ones, which each rank completes itself.
- */
-static bool in_turn(const twi_engine_t *e, const twi_round_t *round)
-{
-    for (int r = 0; r < e->size; r++)
-        if (twi_round_entry(round, r)->in_turn && twi_load(&twi_engine_board(e, r)->done) < TWI_EPOCH(e->done_round, 0))
-            return false;
-    return true;
-}
-
-static tw_status_t complete_shared(twi_engine_t *e, const twi_round_t *round, twi_need_t *need)
-{
-    begin_sharing(e, round);
-    if (!in_turn(e, round)) {
-        *need = TWI_NEED_TURN;
-        return TW_IN_PROGRESS;
-    }
-    for (int i = 0; i < e->size && !all_finished(e); i++) {
-        const tw_status_t status = run_home(e, round, (e->rank + i) % e->size);
-        if (status != TW_OK)
-            return failed(e, status);
-    }
-    if (!all_finished(e)) {
-        *need = TWI_NEED_FINISHED;
-        return TW_IN_PROGRESS;
-    }
-    return round_done(e);
+    return twi_engine_round_done(e);
 }
 
 /* ---- The next round ---- */
@@ -307,7 +132,7 @@ static tw_status_t agree(twi_engine_t *e, twi_task_t *task, const twi_round_t *r
         return TW_OK;
     const tw_status_t status = twi_round_agree(round);
     task->agreed = status == TW_OK;
-    return status == TW_OK ? TW_OK : failed(e, status);
+    return status == TW_OK ? TW_OK : twi_engine_failed(e, status);
 }
 
 /* Whether some rank cancelled the round; then it ends without a result, on every rank. */
@@ -372,7 +197,7 @@ static tw_status_t find_eager(twi_engine_t *e, const twi_task_t *task, uint64_t 
 static tw_status_t complete_reached(twi_engine_t *e, twi_task_t *task, const twi_round_t *round, twi_need_t *need)
 {
     if (e->sharing)
-        return complete_shared(e, round, need);
+        return twi_share_complete(e, round, need);
     const twi_entry_t *own = twi_round_entry(round, e->rank);
     bool eager;
     bool hash_differs = false;
@@ -383,13 +208,13 @@ static tw_status_t complete_reached(twi_engine_t *e, twi_task_t *task, const twi
     if (eager) {
         consume(e, round);
         twi_stage_prefetch(e);
-        return round_done(e);
+        return twi_engine_round_done(e);
     }
     if (cancelled(e, task, round)) {
-        pass_staged(e);
-        return round_done(e);
+        twi_engine_pass_staged(e);
+        return twi_engine_round_done(e);
     }
-    return complete_shared(e, round, need);
+    return twi_share_complete(e, round, need);
 }
 
 static tw_status_t complete_unreached(twi_engine_t *e, twi_task_t *task, const twi_round_t *round, twi_need_t *need)
@@ -404,7 +229,7 @@ static tw_status_t complete_unreached(twi_engine_t *e, twi_task_t *task, const t
             e->ready_step = 0;
             twi_publish(&twi_engine_board(e, e->rank)->ready, TWI_EPOCH(e->ready_round, 0));
         }
-        return round_done(e);
+        return twi_engine_round_done(e);
     }
     return complete_staged(e, round, twi_round_entry(round, e->rank)->hash, need);
 }

@@ -61,11 +61,11 @@ static bool holds_slot(void *arg, int rank)
     return n->at.staged != UINT64_MAX && twi_stage_holds_slot(n->engine, n->at.staged, rank);
 }
 
-/* Peers that have not completed what we completed. */
+/* Peers that have to complete earlier rounds first. */
 static bool behind(void *arg, int rank)
 {
     const need_t *n = arg;
-    return twi_load(&twi_engine_board(n->engine, rank)->done) < n->at.epoch;
+    return !twi_share_in_turn(&n->at.round, rank, n->at.epoch);
 }
 
 static bool peers_caught_up(void *arg)

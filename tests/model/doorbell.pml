@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The doorbell of src/transport/bell.h and the loop of src/transport/wait.c, under store buffers: no
- * wakeup is ever lost.
+ * The doorbell of src/transport/bell.h, in both its forms, and the loop of src/transport/wait.c, under
+ * store buffers: no wakeup is ever lost.
  *
  * Each of W ranks publishes R epochs and waits for each epoch of all the others. It is Dekker's pattern:
  *
@@ -15,8 +15,13 @@
  * still waiting could only hold back what this one already holds back. A fence, and bell++ because of
  * its release, waits until the own buffer is empty. No sleep times out here.
  *
+ * In the other form the signaller has no fence, and the waiter's is followed by membarrier(2): each other
+ * thread empties its store buffer at some moment between call and return, in any order. Without a fence
+ * two stores of a thread may be on their way, so the buffer has two entries there.
+ *
  * Settings: -DW=2|3 -DR=n, -DTHREADS (two threads of rank 0 wait, on the same bell and count),
- * -DABORT (a rank may abort instead of publishing), -DBUG_x as in epoch.pml.
+ * -DABORT (a rank may abort instead of publishing), -DREMOTE_BARRIER (the other form), -DBUG_x as in
+ * epoch.pml.
  */
 #ifndef W
 #define W 2
@@ -56,8 +61,37 @@ bool queued[T];                            /* in the kernel's queue for the bell
 #define AWAKE 4                            /* sleeping-- */
 byte buffer[T], value[T];                  /* the store buffer of each thread */
 
-inline store(to, v) { atomic { buffer[me] == EMPTY -> buffer[me] = to; value[me] = v } }
 inline fence() { buffer[me] == EMPTY }
+
+#ifndef REMOTE_BARRIER
+inline store(to, v) { atomic { buffer[me] == EMPTY -> buffer[me] = to; value[me] = v } }
+inline next_entry() { buffer[me] = EMPTY; value[me] = 0 }
+#else
+byte buffer2[T], value2[T];                /* the younger entry */
+inline store(to, v)
+{
+    if
+    :: atomic { buffer[me] == EMPTY -> buffer[me] = to; value[me] = v }
+    :: atomic { buffer[me] != EMPTY && buffer2[me] == EMPTY -> buffer2[me] = to; value2[me] = v }
+    fi
+}
+inline next_entry()
+{
+    buffer[me] = buffer2[me]; value[me] = value2[me]; buffer2[me] = EMPTY; value2[me] = 0
+}
+#define DRAINED(t) (1 << (t))              /* bits of i, which is free while a rank waits */
+inline membarrier()
+{
+    do
+    :: atomic { !(i & DRAINED(0)) && buffer[0] == EMPTY -> i = i | DRAINED(0) }
+    :: atomic { !(i & DRAINED(1)) && buffer[1] == EMPTY -> i = i | DRAINED(1) }
+#if T == 3
+    :: atomic { !(i & DRAINED(2)) && buffer[2] == EMPTY -> i = i | DRAINED(2) }
+#endif
+    :: atomic { i == DRAINED(T) - 1 -> i = 0; break }
+    od
+}
+#endif
 
 #ifdef BUG_FLAG
 #define COUNT(n) sleeping[OWN] = (n > 0 -> 1 : 0)
@@ -69,10 +103,10 @@ proctype drain(byte me)
 {
 end:
     do
-    :: d_step { buffer[me] == TO_READY -> ready[OWN] = value[me]; buffer[me] = EMPTY; value[me] = 0 }
-    :: d_step { buffer[me] == TO_GONE -> gone[OWN] = 1; buffer[me] = EMPTY; value[me] = 0 }
-    :: d_step { buffer[me] == ASLEEP -> COUNT(1); buffer[me] = EMPTY }
-    :: d_step { buffer[me] == AWAKE -> COUNT(-1); buffer[me] = EMPTY }
+    :: d_step { buffer[me] == TO_READY -> ready[OWN] = value[me]; next_entry() }
+    :: d_step { buffer[me] == TO_GONE -> gone[OWN] = 1; next_entry() }
+    :: d_step { buffer[me] == ASLEEP -> COUNT(1); next_entry() }
+    :: d_step { buffer[me] == AWAKE -> COUNT(-1); next_entry() }
     od
 }
 
@@ -97,7 +131,7 @@ inline futex_wake()
 
 inline signal()
 {
-#ifndef BUG_WEAK_SIGNAL
+#if !defined(BUG_WEAK_SIGNAL) && !defined(REMOTE_BARRIER)
     fence();
 #endif
     i = FIRST;
@@ -122,9 +156,15 @@ inline await(cond)
 #if !defined(BUG_LATE_BELL) && !defined(BUG_STALE_BELL)
         seen = bell[OWN];
 #endif
+#ifdef BUG_EARLY_MEMBARRIER
+        membarrier();
+#endif
         store(ASLEEP, 0);
 #ifndef BUG_WEAK_ORDER
         fence();
+#endif
+#if defined(REMOTE_BARRIER) && !defined(BUG_NO_MEMBARRIER) && !defined(BUG_EARLY_MEMBARRIER)
+        membarrier();
 #endif
         if
 #ifndef BUG_NO_RECHECK

@@ -2,9 +2,9 @@
 /*
  * The epoch protocol of one communicator: W ranks commit and complete R rounds over shared memory.
  *
- *   complete, claims             src/task/task_round.c
+ *   complete, claims             src/task/task_round.c, task_share.c
  *   staging slots and their tags src/task/task_stage.c
- *   giving up                    run_home in task_round.c, twi_engine_drain in src/task/task_wait.c
+ *   giving up                    run_home in task_share.c, twi_engine_drain in src/task/task_wait.c
  *   sleep and wake (-DBELL)      src/transport/bell.h; under store buffers in doorbell.pml
  *
  * What is shown, for every interleaving:
