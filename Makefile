@@ -6,6 +6,8 @@ DESTDIR ?=
 CMAKE_FLAGS ?=
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
+MAKEFLAGS += --no-print-directory
+
 .PHONY: all configure deps test quick-test demo install bench format clean help
 
 all: configure

@@ -140,12 +140,20 @@ start "doorbell with store buffers, abort" check safe doorbell "-DR=4 -DABORT" \
     "woken rung completed abort"
 start "doorbell with store buffers, two threads of a rank" check safe doorbell "-DTHREADS -DR=3" \
     "woken rung completed"
+start "doorbell with membarrier, three ranks" check safe doorbell "-DREMOTE_BARRIER -DW=3 -DR=1" \
+    "woken rung completed"
+start "doorbell with membarrier, abort" check safe doorbell "-DREMOTE_BARRIER -DR=4 -DABORT" \
+    "woken rung completed abort"
+start "doorbell with membarrier, two threads of a rank" check safe doorbell "-DREMOTE_BARRIER -DTHREADS -DR=2" \
+    "woken rung completed"
 
 start "every run ends: three ranks" check ends epoch "-DW=3 -DR=2" "one_shot completed left"
 start "every run ends: claims" check ends epoch "-DR=2 -DANYSIZE" "one_shot claim completed left"
 start "every run ends: sleep and wake in claims, abort" check ends epoch "-DR=1 -DBELL -DBIG -DABORT" \
     "claim abort failed refused woken"
 start "every run ends: doorbell, abort" check ends doorbell "-DR=4 -DABORT" "woken completed abort"
+start "every run ends: doorbell with membarrier, abort" check ends doorbell "-DREMOTE_BARRIER -DR=2 -DABORT" \
+    "woken completed abort"
 start "every run ends: doorbell, two threads of a rank" check ends doorbell "-DTHREADS -DR=2" "woken completed"
 
 start "finds a slot reused too early" bug safe epoch "-DR=3 -DBUG_EARLY_REUSE" "assertion violated"
@@ -168,6 +176,9 @@ start "finds a sleep without a second look" bug safe epoch "-DR=1 -DBELL -DBUG_N
 start "finds an abort that wakes nobody" bug safe epoch "-DR=1 -DBELL -DABORT -DBUG_NO_ABORT_WAKE" "$hang"
 start "finds a waiter without a fence" bug safe doorbell "-DR=2 -DBUG_WEAK_ORDER" "$hang"
 start "finds a signaller without a fence" bug safe doorbell "-DR=2 -DBUG_WEAK_SIGNAL" "$hang"
+start "finds a waiter without membarrier" bug safe doorbell "-DREMOTE_BARRIER -DR=2 -DBUG_NO_MEMBARRIER" "$hang"
+start "finds membarrier before the sleeper is counted" bug safe doorbell \
+    "-DREMOTE_BARRIER -DR=2 -DBUG_EARLY_MEMBARRIER" "$hang"
 start "finds a bell read after the second look" bug safe doorbell "-DR=2 -DBUG_LATE_BELL" "$hang"
 start "finds a wake without a bell" bug safe doorbell "-DR=2 -DBUG_NO_BELL" "$hang"
 start "finds a store-buffered sleep without a second look" bug safe doorbell "-DR=2 -DBUG_NO_RECHECK" "$hang"

@@ -15,7 +15,8 @@
  *
  * Tasks run in the order of their preparation. From Commit to the return of the matching Wait both
  * buffers of the round belong to the library. Commit never blocks, and once every rank has committed
- * a round, any rank that waits completes it for all: nobody needs to call in again.
+ * a round, any rank that waits completes it for all: nobody needs to call in again (docs/HCCL.md has the
+ * few exceptions).
  *
  * Return values are those of the original API: handles are >= 0 and -1 on failure, functions return
  * 0 or -1. tw_last_error() has the reason.

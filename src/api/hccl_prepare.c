@@ -187,7 +187,6 @@ static tw_status_t check_v(call_t *c, uint32_t recv_type, twi_task_args_t *task)
     TW_TRY(check_buffer("send", task->send, c->send_elems, c->type, &task->send_bytes));
     TW_TRY(check_buffer("recv", task->recv, c->recv_elems, c->type, &task->recv_bytes));
     task->elem_bytes = (uint32_t)twi_dtype_bytes(c->type);
-    task->skip_own = c->hccl->skip_own & 1u << c->command;
     return TW_OK;
 }
 

@@ -161,15 +161,14 @@ TEST(open_by_environment)
 
 /* ---- The caller's allgather -------------------------------------------------------------------- */
 
-static int copies[3];
+static int copies[2];
 
 static int copy_all(void *user, const void *in, void *out, size_t bytes)
 {
     if (user == &copies[1])
         return 7;
-    const size_t skew = user == &copies[2] ? 1 : 0;
     for (size_t i = 0; i < 3 * bytes; i++)
-        ((uint8_t *)out)[i] = (uint8_t)(((const uint8_t *)in)[i % bytes] + skew);
+        ((uint8_t *)out)[i] = ((const uint8_t *)in)[i % bytes];
     return 0;
 }
 
@@ -187,10 +186,6 @@ TEST(callback)
     CHECK_OK(twi_boot_open(&args, &boot));
     CHECK_STATUS(twi_boot_allgather(boot, "abcd", out, 4), TW_ERR_SYSTEM);
     CHECK_CONTAINS(tw_last_error(), "returned 7");
-    twi_boot_close(boot);
-    args.allgather_user = &copies[2];
-    CHECK_OK(twi_boot_open(&args, &boot));
-    CHECK_STATUS(twi_boot_allgather(boot, "abcd", out, 4), TW_ERR_ARGUMENT);
     twi_boot_close(boot);
     args.address = "tcp://127.0.0.1:1";
     CHECK_STATUS(twi_boot_open(&args, &boot), TW_ERR_ARGUMENT);

@@ -319,7 +319,7 @@ TEST(absent_rank_staged)
     run_ranks(&ways[3], 3, 1 * SECOND, absent_body, shared_semaphore());
 }
 
-/* Waits for a task behind one that nobody commits: an error, after which it can still be committed. */
+/* Waits for a task behind one that nobody commits: an error, and the communicator is lost. */
 static void uncommitted_body(tw_comm_t *comm, void *arg)
 {
     (void)arg;

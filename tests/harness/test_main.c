@@ -320,9 +320,11 @@ int main(int argc, char **argv)
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     g_skip_reason = (char *)test_shared_alloc(REASON_MAX);
     counts_t counts = {0};
+    int n_selected = 0;
     for (int i = 0; i < g_case_count; i++) {
         if (!selected(&g_cases[i], argc - first, argv + first))
             continue;
+        n_selected++;
         if (list)
             (void)puts(g_cases[i].name);
         else
@@ -330,6 +332,10 @@ int main(int argc, char **argv)
     }
     if (list)
         return 0;
+    if (n_selected == 0 && argc > first) {
+        (void)fprintf(stderr, "no case has such a name\n");
+        return 2;
+    }
     (void)printf("%d passed, %d failed, %d skipped\n", counts.passed, counts.failed, counts.skipped);
     return counts.failed > 0 ? 1 : 0;
 }

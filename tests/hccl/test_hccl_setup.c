@@ -135,6 +135,20 @@ TEST_RANKS(init_arguments, "1")(tw_comm_t *comm)
     session_drop(&session);
 }
 
+/* A second context of a communicator has to wait for the end of the first one's session. */
+TEST_RANKS(one_session_at_a_time, "1,2")(tw_comm_t *comm)
+{
+    session_t first, second;
+    session_open(&first, comm);
+    open_bare(&second, comm);
+    REFUSED(tw_hccl_init_v2(second.hccl, second.context, &second.tiling), "open session");
+    REFUSED(simple(second.hccl, NULL, NULL, 0), "InitV2");
+    session_close(&first);
+    session_init(&second, second.hccl);
+    session_close(&second);
+    works(comm);
+}
+
 /* The older pair: with tiling each kind is registered, without it all kinds are there. */
 TEST_RANKS(older_pair, "1,2")(tw_comm_t *comm)
 {
