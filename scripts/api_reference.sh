@@ -15,6 +15,7 @@ for header in include/tilewire/tilewire.h include/tilewire/hccl.h; do
         # or the line it stands on; a declaration lasts until its ";" outside braces, or its closing "}".
         function flush_declaration() {
             if (code != "") printf "\n```c\n%s```\n", code
+            sub(/\n+$/, "", text)
             if (text != "") printf "\n%s\n", text
             code = text = ""; open = depth = 0
         }
@@ -23,7 +24,8 @@ for header in include/tilewire/tilewire.h include/tilewire/hccl.h; do
         doc {
             last = /\*\//
             sub(/^ *\/\*\*? ?/, ""); sub(/^ \*\/? ?/, ""); sub(/ *\*\/$/, "")
-            if ($0 != "" && $0 != "/") text = text (text == "" ? "" : "\n") $0
+            if ($0 == "/") $0 = ""
+            if ($0 != "" || text != "") text = text (text == "" ? "" : "\n") $0
             if (last) doc = 0
             next
         }

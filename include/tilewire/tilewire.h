@@ -5,7 +5,8 @@
  * Tilewire: matrix tiles go on the wire the moment they are computed.
  *
  * The whole C API. It reads top to bottom in the order in which it is learned:
- * version, status, start-up, communicators, memory, and what the library knows of its machine.
+ * version, status, start-up, communicators, memory, tensors, conversions, and what the library knows
+ * of its machine.
  * The kernel-side task API is in tilewire/hccl.h.
  *
  * Conventions that hold everywhere:
@@ -233,6 +234,126 @@ TW_API void tw_mem_free(tw_comm_t *comm, void *ptr);
  * same order. Since 0.1.
  */
 TW_API TW_CHECKED tw_status_t tw_mem_peer(tw_comm_t *comm, const void *ptr, int rank, void **ptr_out);
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+/** Kinds of elements; the values are those of DLPack. */
+typedef enum tw_dtype_code {
+    TW_CODE_INT = 0,
+    TW_CODE_UINT = 1,
+    TW_CODE_FLOAT = 2,
+    TW_CODE_BFLOAT = 4,
+} tw_dtype_code_t;
+
+/** An element type: a code, its width in bits, and lanes, which is always 1 here. */
+typedef struct tw_dtype {
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+} tw_dtype_t;
+
+/** Initialisers of a tw_dtype_t, in C and C++: `tw_dtype_t type = TW_DTYPE_BF16;` */
+#define TW_DTYPE_OF(code, bits) \
+    {                           \
+        code, bits, 1           \
+    }
+#define TW_DTYPE_INT8 TW_DTYPE_OF(TW_CODE_INT, 8)
+#define TW_DTYPE_INT16 TW_DTYPE_OF(TW_CODE_INT, 16)
+#define TW_DTYPE_INT32 TW_DTYPE_OF(TW_CODE_INT, 32)
+#define TW_DTYPE_INT64 TW_DTYPE_OF(TW_CODE_INT, 64)
+#define TW_DTYPE_UINT8 TW_DTYPE_OF(TW_CODE_UINT, 8)
+#define TW_DTYPE_UINT16 TW_DTYPE_OF(TW_CODE_UINT, 16)
+#define TW_DTYPE_UINT32 TW_DTYPE_OF(TW_CODE_UINT, 32)
+#define TW_DTYPE_UINT64 TW_DTYPE_OF(TW_CODE_UINT, 64)
+#define TW_DTYPE_FP16 TW_DTYPE_OF(TW_CODE_FLOAT, 16)
+#define TW_DTYPE_FP32 TW_DTYPE_OF(TW_CODE_FLOAT, 32)
+#define TW_DTYPE_FP64 TW_DTYPE_OF(TW_CODE_FLOAT, 64)
+#define TW_DTYPE_BF16 TW_DTYPE_OF(TW_CODE_BFLOAT, 16)
+
+/** Where memory is; the value is DLPack's. TW_DEVICE_CPU is the only kind known so far. */
+typedef struct tw_device {
+    int32_t type; /**< TW_DEVICE_CPU */
+    int32_t id;   /**< not looked at for the CPU */
+} tw_device_t;
+
+#define TW_DEVICE_CPU 1
+
+/**
+ * A view of memory that the caller owns, laid out as DLPack's DLTensor, so that a DLTensor can be
+ * passed as it is. Nothing of it is kept after a call. Strides may be zero or negative in inputs; an
+ * output must not have two elements in one place. Inputs and outputs must not overlap.
+ */
+typedef struct tw_tensor {
+    void *data; /**< plus byte_offset: the first element, aligned to its size; NULL if there is none */
+    tw_device_t device;
+    int32_t ndim; /**< 0..64 */
+    tw_dtype_t dtype;
+    int64_t *shape;       /**< ndim sizes >= 0; NULL is fine if ndim is 0 */
+    int64_t *strides;     /**< ndim distances in elements; NULL: contiguous, the last dimension fastest */
+    uint64_t byte_offset; /**< from data to the first element */
+} tw_tensor_t;
+
+/* ---- Conversions ----------------------------------------------------------------------------- */
+
+/**
+ * Packs dequantisation scales, and offsets if any, into the 64-bit patterns that int8 products take.
+ * Bits 13..31 of a pattern are the top 19 bits of the fp32 scale, bits 37..45 the offset as a 9-bit
+ * two's complement number, bit 46 is one, and all others are zero. round_mode 0 cuts the scale off;
+ * 1 rounds it to nearest even, where a carry may reach the exponent, denormals become a zero of their
+ * sign, and infinities and NaNs are cut off. The offset is rounded to nearest even and limited to
+ * -256..255; NaN gives 0.
+ *
+ * `scale`: fp32, (n) or (1,n). `offset`: fp32 with as many dimensions, or NULL; of two vectors one may
+ * have length 1 and then goes with each element of the other (not of an empty one), else shapes are equal.
+ * `out`: int64 or uint64, the larger shape of the two. Any strides. Local, does not block. Any
+ * thread. TW_ERR_ARGUMENT names the wrong argument, and `out` is untouched then. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_trans_quant_param(const tw_tensor_t *scale, const tw_tensor_t *offset, int round_mode,
+                                                   const tw_tensor_t *out);
+
+/**
+ * Tells how many bytes the matrices of `nd` take in NZ layout.
+ * NZ cuts each matrix, (rows, columns) being the last two dimensions, into blocks of 16 rows by C0
+ * columns: C0 is 32 for elements of one byte and 16 for larger ones. A block is stored row by row,
+ * blocks one below the other follow each other, then comes the next column of blocks; element (i,j)
+ * of a matrix is at ((j/C0 * ceil(rows/16) + i/16) * 16 + i%16) * C0 + j%C0. The edges are padded with
+ * zeros, and further dimensions are a batch of such matrices, one after the other.
+ *
+ * `nd`: elements of 8, 16, 32 or 64 bits, at least two dimensions; its data may be NULL. Local, does
+ * not block. Any thread. TW_ERR_ARGUMENT names the wrong argument, also when the size does not fit
+ * 64 bits. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_nz_bytes(const tw_tensor_t *nd, uint64_t *bytes_out);
+
+/**
+ * Copies matrices into NZ layout, padding with zeros.
+ * `nd`: see tw_nz_bytes, any strides (a transposed view is stored as the matrix that it shows). `nz`:
+ * tw_nz_bytes bytes are written there, of the nz_bytes that it has; any alignment. Local, does not
+ * block. Any thread. TW_ERR_ARGUMENT names the wrong argument, and `nz` is untouched then. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_nz_from_nd(const tw_tensor_t *nd, void *nz, size_t nz_bytes);
+
+/**
+ * Copies matrices back out of NZ layout; the padding is not looked at.
+ * `nz`: what tw_nz_from_nd wrote, in a buffer of nz_bytes. `nd`: receives the elements, any strides.
+ * Local, does not block. Any thread. TW_ERR_ARGUMENT names the wrong argument, and the memory of `nd`
+ * is untouched then. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_nz_to_nd(const void *nz, size_t nz_bytes, const tw_tensor_t *nd);
+
+/**
+ * Quantises each row (token) of `x` to int8 with a scale of its own, so that x is about y * scale.
+ * In fp32, to which fp16 and bf16 are widened exactly: scale = max|x| / 127 over the row, rounded to
+ * nearest even, and y = x / scale, rounded to fp32, then to the nearest integer, ties to even, and
+ * limited to -128..127. A row whose scale is 0, because it is empty, all zeros, or below 2^-143
+ * throughout, has y = 0. A row with an infinity has scale infinity, one with a NaN has scale NaN
+ * (0x7fc00000), and both have y = 0: their product with the scale is NaN. Other rows do not notice.
+ *
+ * `x`: fp16, bf16 or fp32, (..., k). `y`: int8, the same shape. `scale`: fp32, the shape without its
+ * last dimension. Any strides. Local, does not block. Any thread. TW_ERR_ARGUMENT names the wrong
+ * argument, and the outputs are untouched then. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_dynamic_quant(const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale);
 
 /* ---- What the library knows ------------------------------------------------------------------ */
 

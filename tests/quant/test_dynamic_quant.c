@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Per-token int8, bit for bit against a model in double arithmetic. */
+#include "base/dtype.h"
+#include "quant/quant.h"
+#include "tensors.h"
+
+static const tw_dtype_t type_fp16 = TW_DTYPE_FP16;
+static const tw_dtype_t type_bf16 = TW_DTYPE_BF16;
+
+/* ---- The model -------------------------------------------------------------------------------- */
+
+/* Quotients of two fp32 numbers in double, rounded to fp32, are the fp32 quotients. */
+static float quotient(float a, float b)
+{
+    return (float)((double)a / (double)b);
+}
+
+static float model_scale(const float *x, int64_t n)
+{
+    double largest = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        if (isnan(x[i]))
+            return twi_f32_from_bits(0x7fc00000u);
+        largest = fabs((double)x[i]) > largest ? fabs((double)x[i]) : largest;
+    }
+    return quotient((float)largest, 127.0f);
+}
+
+static int model_value(float x, float scale)
+{
+    if (scale == 0.0f || isnan(scale) || isinf(scale))
+        return 0;
+    const double rounded = nearbyint((double)quotient(x, scale));
+    return rounded < -128 ? -128 : rounded > 127 ? 127 : (int)rounded;
+}
+
+static float widen(tw_dtype_t dtype, const void *data, int64_t i)
+{
+    if (dtype.bits == 32)
+        return ((const float *)data)[i];
+    const uint16_t bits = ((const uint16_t *)data)[i];
+    return dtype.code == TW_CODE_BFLOAT ? twi_f32_from_bf16(bits) : twi_f32_from_f16(bits);
+}
+
+/* Quantises contiguous rows and compares everything with the model. */
+static void check_rows(tw_dtype_t dtype, void *x, int64_t rows, int64_t k)
+{
+    int64_t shape[] = {rows, k};
+    int8_t *y = must_alloc((size_t)(rows * k));
+    float *scale = must_alloc((size_t)rows * sizeof *scale), *row = must_alloc((size_t)k * sizeof *row);
+    const tw_tensor_t in = make_tensor(x, dtype, 2, shape), out = make_tensor(y, type_int8, 2, shape);
+    const tw_tensor_t scales = make_tensor(scale, type_fp32, 1, shape);
+    memset(y, 0x55, (size_t)(rows * k));
+    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < k; i++)
+            row[i] = widen(dtype, x, r * k + i);
+        const float expected = model_scale(row, k);
+        CHECK_EQ(twi_f32_bits(scale[r]), twi_f32_bits(expected));
+        for (int64_t i = 0; i < k; i++) {
+            if (y[r * k + i] != model_value(row[i], expected))
+                test_fail(__FILE__, __LINE__, "x[%d][%d] = %a with scale %a gives %d, not %d", (int)r, (int)i,
+                          (double)row[i], (double)expected, y[r * k + i], model_value(row[i], expected));
+        }
+    }
+    free(y);
+    free(scale);
+    free(row);
+}
+
+/* ---- Values ----------------------------------------------------------------------------------- */
+
+TEST(tokens_ties)
+{
+    float x[] = {127.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 126.5f, -126.5f, -127.0f, 0.49999997f, 0.50000006f};
+    const int8_t expected[] = {127, 0, 2, 2, 0, -2, -2, 126, -126, -127, 0, 1};
+    int8_t y[LENGTH(x)];
+    int64_t shape[] = {LENGTH(x)};
+    float scale = 0.0f;
+    const tw_tensor_t in = make_tensor(x, type_fp32, 1, shape), out = make_tensor(y, type_int8, 1, shape);
+    const tw_tensor_t scales = make_tensor(&scale, type_fp32, 0, NULL);
+    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    CHECK_EQ(twi_f32_bits(scale), twi_f32_bits(1.0f));
+    for (int i = 0; i < LENGTH(x); i++)
+        CHECK_EQ(y[i], expected[i]);
+}
+
+TEST(tokens_special_rows)
+{
+    float x[][4] = {
+        {0.0f, -0.0f, 0.0f, -0.0f},       {1.0f, INFINITY, -2.0f, 0.0f}, {-INFINITY, INFINITY, 3.0f, 1.0f},
+        {NAN, 1.0f, INFINITY, -1.0f},     {1.0f, 2.0f, -3.0f, 4.0f},     {1.0f, 2.0f, -NAN, 4.0f},
+        {3e38f, -3.4028235e38f, 1.0f, 0}, {1e-45f, -1e-45f, 0, 0},       {0x1p-126f, 0x1p-149f, 0, 0x1p-130f},
+    };
+    check_rows(type_fp32, x, LENGTH(x), 4);
+}
+
+/* Scales of few bits: below 64 units of the last place it is 0, above it quotients may pass 127. */
+TEST(tokens_denormals)
+{
+    enum { UNITS = 2048 };
+    float *x = must_alloc(UNITS * 3 * sizeof *x);
+    for (uint32_t units = 0; units < UNITS; units++) {
+        x[3 * units] = twi_f32_from_bits(units);
+        x[3 * units + 1] = twi_f32_from_bits(0x80000000u | units);
+        x[3 * units + 2] = twi_f32_from_bits(units / 2);
+    }
+    check_rows(type_fp32, x, UNITS, 3);
+    free(x);
+}
+
+TEST(tokens_saturate)
+{
+    float x[] = {190 * 0x1p-149f, -190 * 0x1p-149f, 100 * 0x1p-149f, -127 * 0x1p-149f};
+    const int8_t expected[] = {127, -128, 100, -127};
+    int8_t y[4];
+    int64_t shape[] = {4};
+    float scale = 0.0f;
+    const tw_tensor_t in = make_tensor(x, type_fp32, 1, shape), out = make_tensor(y, type_int8, 1, shape);
+    const tw_tensor_t scales = make_tensor(&scale, type_fp32, 0, NULL);
+    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    CHECK_EQ(twi_f32_bits(scale), 1);
+    for (int i = 0; i < 4; i++)
+        CHECK_EQ(y[i], expected[i]);
+}
+
+/* All 65536 numbers of a type, in rows of numbers of a kind and in rows of very different ones. */
+static void check_all_16_bit(tw_dtype_t dtype)
+{
+    enum { N = 65536, K = 64 };
+    uint16_t *x = must_alloc(N * sizeof *x);
+    for (uint32_t i = 0; i < N; i++)
+        x[i] = (uint16_t)i;
+    check_rows(dtype, x, N / K, K);
+    for (uint32_t i = 0; i < N; i++)
+        x[i] = (uint16_t)(i * 40503u);
+    check_rows(dtype, x, N / K, K);
+    free(x);
+}
+
+TEST(tokens_all_fp16)
+{
+    check_all_16_bit(type_fp16);
+}
+
+TEST(tokens_all_bf16)
+{
+    check_all_16_bit(type_bf16);
+}
+
+TEST(tokens_random)
+{
+    static const int64_t lengths[] = {1, 2, 7, 64, 511, 512, 513, 1500};
+    random_start();
+    for (int i = 0; i < LENGTH(lengths); i++) {
+        const int64_t k = lengths[i], rows = 40;
+        uint32_t *x = must_alloc((size_t)(rows * k) * sizeof *x);
+        for (int64_t j = 0; j < rows * k; j++) {
+            const uint32_t exponent = (uint32_t)(j / k * 6) + random_bits() % 12u;
+            x[j] = (random_bits() & 0x807fffffu) | exponent << 23;
+        }
+        check_rows(type_fp32, x, rows, k);
+        free(x);
+    }
+}
+
+/* ---- Shapes ----------------------------------------------------------------------------------- */
+
+TEST(tokens_strides)
+{
+    enum { A = 2, B = 3, K = 5 };
+    uint16_t x[K][B][A];
+    int8_t y[A][B][2 * K], plain_y[A][B][K];
+    uint16_t plain[A][B][K];
+    float scale[B][A], plain_scale[A][B];
+    for (int i = 0; i < A * B * K; i++)
+        plain[i / (B * K)][i / K % B][i % K] = x[i % K][i / K % B][i / (B * K)] = (uint16_t)(0x3c00 + 577 * i % 4096);
+    memset(y, 0x55, sizeof y);
+    int64_t shape[] = {A, B, K}, x_strides[] = {1, A, A * B}, y_strides[] = {B * 2 * K, 2 * K, 2}, s_strides[] = {1, A};
+    tw_tensor_t in = make_tensor(x, type_fp16, 3, shape), out = make_tensor(y, type_int8, 3, shape);
+    tw_tensor_t scales = make_tensor(scale, type_fp32, 2, shape);
+    const tw_tensor_t plain_in = make_tensor(plain, type_fp16, 3, shape);
+    const tw_tensor_t plain_out = make_tensor(plain_y, type_int8, 3, shape);
+    const tw_tensor_t plain_scales = make_tensor(plain_scale, type_fp32, 2, shape);
+    in.strides = x_strides;
+    out.strides = y_strides;
+    scales.strides = s_strides;
+    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    CHECK_OK(tw_dynamic_quant(&plain_in, &plain_out, &plain_scales));
+    for (int i = 0; i < A * B * K; i++) {
+        const int a = i / (B * K), b = i / K % B, k = i % K;
+        CHECK_EQ(twi_f32_bits(scale[b][a]), twi_f32_bits(plain_scale[a][b]));
+        CHECK_EQ(y[a][b][2 * k], plain_y[a][b][k]);
+        CHECK_EQ(y[a][b][2 * k + 1], 0x55);
+    }
+}
+
+TEST(tokens_empty)
+{
+    int64_t no_rows[] = {0, 4}, no_columns[] = {3, 0};
+    float scale[] = {1.0f, 1.0f, 1.0f};
+    tw_tensor_t in = make_tensor(NULL, type_bf16, 2, no_rows), out = make_tensor(NULL, type_int8, 2, no_rows);
+    tw_tensor_t scales = make_tensor(NULL, type_fp32, 1, no_rows);
+    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    in.shape = out.shape = scales.shape = no_columns;
+    scales.data = scale;
+    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(twi_f32_bits(scale[i]), 0);
+}
+
+/* ---- Misuse ----------------------------------------------------------------------------------- */
+
+TEST(tokens_bad_arguments)
+{
+    float x[6] = {0}, scale[2] = {7, 7};
+    int8_t y[6];
+    int64_t shape[] = {2, 3}, other[] = {3, 2}, zero[] = {0};
+    const tw_tensor_t in = make_tensor(x, type_fp32, 2, shape), out = make_tensor(y, type_int8, 2, shape);
+    const tw_tensor_t scales = make_tensor(scale, type_fp32, 1, shape);
+    const tw_tensor_t scalar = make_tensor(x, type_fp32, 0, NULL), bytes = make_tensor(y, type_int8, 2, shape);
+    const tw_tensor_t turned = make_tensor(y, type_int8, 2, other), long_scale = make_tensor(x, type_fp32, 1, other);
+    const tw_tensor_t half_scale = make_tensor(x, type_fp16, 1, shape);
+    tw_tensor_t heaped = scales;
+    heaped.strides = zero;
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &out, &scales), "x is NULL");
+    CHECK_REFUSED(tw_dynamic_quant(&bytes, &out, &scales), "x.dtype is int8, must be fp16, fp32 or bf16");
+    CHECK_REFUSED(tw_dynamic_quant(&scalar, &out, &scales), "x.ndim is 0");
+    CHECK_REFUSED(tw_dynamic_quant(&in, NULL, &scales), "y is NULL");
+    CHECK_REFUSED(tw_dynamic_quant(&in, &in, &scales), "y.dtype is fp32, must be int8");
+    CHECK_REFUSED(tw_dynamic_quant(&in, &turned, &scales), "y.shape is (3, 2), must be (2, 3)");
+    CHECK_REFUSED(tw_dynamic_quant(&in, &out, NULL), "scale is NULL");
+    CHECK_REFUSED(tw_dynamic_quant(&in, &out, &half_scale), "scale.dtype is fp16");
+    CHECK_REFUSED(tw_dynamic_quant(&in, &out, &long_scale), "scale.shape is (3), must be (2)");
+    CHECK_REFUSED(tw_dynamic_quant(&in, &out, &in), "scale.shape is (2, 3), must be (2)");
+    CHECK_REFUSED(tw_dynamic_quant(&in, &out, &heaped), "scale.strides[0] is 0");
+    CHECK(scale[0] == 7 && scale[1] == 7);
+}
