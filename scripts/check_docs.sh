@@ -14,6 +14,9 @@ if ! diff -u <(sed -n '/^```c$/,/^```$/p' README.md | sed '1d;$d') examples/c/he
     failed=1
 fi
 for document in README.md CONTRIBUTING.md docs/*.md; do
+    [ "$(wc -l <"$document")" -ge 10 ] || { echo "$document says next to nothing"; failed=1; }
+done
+for document in README.md CONTRIBUTING.md docs/*.md; do
     while read -r target; do
         [ -e "$(dirname "$document")/$target" ] || { echo "$document: no file $target"; failed=1; }
     done < <(grep -oE '\]\([^)#:]+\)' "$document" | sed 's/^](//; s/)$//')

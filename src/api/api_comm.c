@@ -71,7 +71,6 @@ tw_status_t tw_comm_create(const tw_comm_args_t *user_args, tw_comm_t **comm_out
     TW_REQUIRE(args.transport >= TW_TRANSPORT_AUTO && args.transport <= TW_TRANSPORT_SHM,
                "transport %d is not one of tw_transport_t", (int)args.transport);
     TW_REQUIRE(!(args.allgather && args.address), "address '%s' and allgather are both given", args.address);
-    TW_REQUIRE(args.size <= TWI_RANKS_MAX, "size %d, at most %d ranks are supported", args.size, TWI_RANKS_MAX);
     const twi_config_t *config = twi_config();
     const twi_boot_args_t boot_args = {
         .address = args.address,

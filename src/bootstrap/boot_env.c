@@ -79,7 +79,7 @@ tw_status_t twi_boot_env(int *rank_out, int *size_out, char *address_out)
                "environment variable RANK is not set, nor is that of another launcher "
                "(OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID): start the program by a launcher or give an address");
     int rank, size, port;
-    TW_TRY(number(launcher->size, 1, 1 << 20, &size));
+    TW_TRY(number(launcher->size, 1, TWI_RANKS_MAX, &size));
     TW_TRY(number(launcher->rank, 0, size - 1, &rank));
     TW_TRY(find_port(size, &port));
     const char *host = variable("MASTER_ADDR");

@@ -10,6 +10,7 @@
 static tw_status_t check_ranks(const twi_boot_args_t *args)
 {
     TW_REQUIRE(args->size >= 1, "size is %d: use 1 or more", args->size);
+    TW_REQUIRE(args->size <= TWI_RANKS_MAX, "size is %d: at most %d ranks are supported", args->size, TWI_RANKS_MAX);
     TW_REQUIRE(args->rank >= 0 && args->rank < args->size, "rank is %d of size %d: use 0..%d", args->rank, args->size,
                args->size - 1);
     return TW_OK;

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <tilewire/tilewire.h>
 
+#define TWI_RANKS_MAX 1024      /* ranks of a communicator; bounds arrays on the stack everywhere */
 #define TWI_BOOT_BLOB_MAX 65536 /* bytes a rank may contribute to one allgather */
 
 typedef struct twi_boot twi_boot_t;

@@ -7,8 +7,6 @@
  */
 #include "task/task.h"
 
-#define TWI_RANKS_MAX 1024 /* ranks of a communicator; bounds arrays on the stack */
-
 #define TW_COLL(name) extern const twi_coll_t twi_coll_##name;
 #include "coll/colls.def"
 #undef TW_COLL

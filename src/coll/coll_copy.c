@@ -127,9 +127,7 @@ void twi_copy_consume(const twi_round_t *round, const uint8_t *const *staged, ui
     const size_t skip = round->coll->personal ? (size_t)rank * round->pitch * round->elem_bytes : 0;
     for (int src = 0; src < round->size; src++) {
         const piece_t piece = cut(round, src, rank, first, round->pitch);
-        const uint8_t *send = (const uint8_t *)(uintptr_t)own->send + piece.send_offset;
-        const uint8_t *from = src == rank ? send : staged[src] + skip;
-        if (piece.bytes && recv + piece.recv_offset != from && !(src == rank && own->skip_own))
-            memcpy(recv + piece.recv_offset, from, piece.bytes);
+        if (piece.bytes && !(src == rank && own->skip_own))
+            memcpy(recv + piece.recv_offset, staged[src] + skip, piece.bytes);
     }
 }

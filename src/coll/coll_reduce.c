@@ -124,7 +124,6 @@ void twi_reduce_consume(const twi_round_t *round, const uint8_t *const *staged, 
     const void *sources[TWI_RANKS_MAX];
     for (int src = 0; src < size; src++)
         sources[src] = staged[src] + skip;
-    sources[rank] = (const uint8_t *)(uintptr_t)own->send + (block.offset + first) * round->elem_bytes;
     void *to = (uint8_t *)(uintptr_t)own->recv + (round->coll->stored(round, rank, rank) + first) * round->elem_bytes;
     kernel(round, result_streams(round, rank))(&to, 1, sources, size, n);
 }

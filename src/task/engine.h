@@ -30,6 +30,8 @@ typedef struct twi_task {
     bool agreed;         /* the peers' entries have been compared with ours */
     const uint8_t *recv; /* to find tasks that write to the same memory */
     size_t recv_bytes;
+    size_t recv_stride; /* bytes between the blocks of recv; 0: one block */
+    size_t recv_block;  /* bytes of a block, over all rounds */
     twi_local_fn run;
     void *arg; /* from malloc, ours */
     tw_status_t local_status;

@@ -105,8 +105,8 @@ typedef struct twi_coll {
     /* Shared execution: `home`'s share of the round, in chunks that any rank may run. */
     uint64_t (*n_chunks)(const twi_round_t *round, int home);
     tw_status_t (*run_chunk)(const twi_round_t *round, int home, uint64_t chunk);
-    /* Staged execution: elements [first, first + n) of each block, contributions at staged[src]; the own
-     * contribution is read from the user's buffer. Writes only this rank's recv. */
+    /* Staged execution: elements from `first` on of each block, as many as a step carries, contributions at
+     * staged[src] (NULL: src has none in this step). Writes only this rank's recv. */
     void (*consume)(const twi_round_t *round, const uint8_t *const *staged, uint64_t first);
 } twi_coll_t;
 

@@ -52,7 +52,8 @@ void twi_engine_destroy(twi_engine_t *e)
     if (!e)
         return;
     twi_transport_leave(e->transport);
-    twi_engine_drain(e); /* what we committed and did not wait for */
+    if (e->health == TW_OK && !twi_transport_inherited(e->transport))
+        twi_engine_drain(e); /* what we committed and did not wait for */
     for (uint64_t i = e->done_task; i < e->n_tasks; i++)
         free(twi_engine_task(e, i)->arg);
     free(e->peer_staged);
@@ -98,6 +99,9 @@ void twi_engine_poison(twi_engine_t *e, tw_status_t status)
 static tw_status_t check_health(twi_engine_t *e)
 {
     const twi_window_header_t *own = twi_transport_header(e->transport, e->rank);
+    if (twi_transport_inherited(e->transport))
+        return twi_fail(TW_ERR_STATE, "communicator '%s' belongs to the process that this one was forked from",
+                        e->transport->name);
     if (e->health != TW_OK)
         return twi_fail(TW_ERR_POISONED, "communicator '%s' was lost to an earlier error: %s", e->transport->name,
                         e->reason);
@@ -112,9 +116,9 @@ static tw_status_t check_health(twi_engine_t *e)
 tw_status_t twi_engine_health(twi_engine_t *e)
 {
     lock(e);
-    (void)check_health(e);
-    const tw_status_t status = e->health;
-    if (status != TW_OK)
+    const tw_status_t checked = check_health(e);
+    const tw_status_t status = e->health != TW_OK ? e->health : checked;
+    if (e->health != TW_OK)
         (void)twi_fail(status, "communicator '%s': %s", e->transport->name, e->reason);
     unlock(e);
     return status;
@@ -170,14 +174,30 @@ static twi_task_t *append_task(twi_engine_t *e, const twi_coll_t *coll, uint32_t
     return task;
 }
 
-/* Whether the task writes where an unfinished earlier one, or an earlier round of its own, writes. */
-static bool overlaps_earlier(twi_engine_t *e, const twi_task_t *task, const twi_task_args_t *args)
+/* Whether two tasks write to the same memory; blocks of one stride may interleave without touching. */
+static bool recv_overlap(const twi_task_t *a, const twi_task_t *b)
 {
-    if (args->recv_blocks && args->repeat > 1 && args->stride < args->count * args->repeat)
+    if (!overlap(a->recv, a->recv_bytes, b->recv, b->recv_bytes))
+        return false;
+    const size_t stride = a->recv_stride;
+    if (stride == 0 || stride != b->recv_stride)
+        return true;
+    const uintptr_t distance = (uintptr_t)b->recv - (uintptr_t)a->recv; /* wraps: only its remainder counts */
+    const size_t shift = b->recv >= a->recv ? distance % stride : (stride - (0 - distance) % stride) % stride;
+    return shift < a->recv_block || shift + b->recv_block > stride;
+}
+
+/*
+ * Whether the task writes where a small unfinished one, or an earlier round of its own, writes: small
+ * rounds may be staged, and those each rank completes itself, at its own time.
+ */
+static bool overlaps_earlier(twi_engine_t *e, const twi_task_t *task)
+{
+    if (task->steps == 1 && task->recv_stride > 0 && task->recv_block > task->recv_stride)
         return true;
     for (uint64_t i = e->done_task; i < task->number; i++) {
         const twi_task_t *other = twi_engine_task(e, i);
-        if (other->coll && overlap(other->recv, other->recv_bytes, args->recv, args->recv_bytes))
+        if (other->coll && other->steps == 1 && recv_overlap(other, task))
             return true;
     }
     return false;
@@ -200,9 +220,6 @@ static void fill_entry(twi_engine_t *e, twi_task_t *task, const twi_task_args_t 
     entry->command = args->coll->command;
     entry->repeat = args->repeat;
     entry->in_place = overlap(args->send, args->send_bytes, args->recv, args->recv_bytes);
-    entry->in_turn = overlaps_earlier(e, task, args);
-    if (entry->in_turn)
-        e->in_turn_until = task->first + task->repeat;
     entry->skip_own = args->skip_own;
     atomic_store_explicit(&entry->cancelled_from, args->repeat, memory_order_relaxed);
     entry->hash = twi_entry_hash(entry);
@@ -211,6 +228,9 @@ static void fill_entry(twi_engine_t *e, twi_task_t *task, const twi_task_args_t 
         memcpy((void *)(uintptr_t)twi_round_array(&round, e->rank, i), args->arrays[i],
                (size_t)e->size * sizeof(uint64_t));
     task->steps = twi_stage_steps(&round, e->rank);
+    entry->in_turn = overlaps_earlier(e, task);
+    if (entry->in_turn)
+        e->in_turn_until = task->first + task->repeat;
 }
 
 /* With the lock. */
@@ -219,7 +239,7 @@ static void commit(twi_engine_t *e, twi_task_t *task, uint32_t rounds)
     const uint32_t left = task->repeat - task->committed;
     task->committed += rounds < left ? rounds : left;
     tell_own_threads(e);
-    if (e->health == TW_OK)
+    if (check_health(e) == TW_OK)
         (void)twi_engine_publish(e);
 }
 
@@ -234,6 +254,8 @@ tw_status_t twi_engine_post(twi_engine_t *e, const twi_task_args_t *args, uint64
         task->elem_bytes = args->elem_bytes;
         task->recv = args->recv;
         task->recv_bytes = args->recv_bytes;
+        task->recv_stride = args->recv_blocks ? args->stride * args->elem_bytes : 0;
+        task->recv_block = args->count * args->repeat * args->elem_bytes;
         task->pitch = twi_stage_pitch(e, args);
         fill_entry(e, task, args);
         if (args->commit)

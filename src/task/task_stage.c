@@ -149,8 +149,7 @@ static void stage_step(twi_engine_t *e, const twi_round_t *round, uint64_t step,
     slot->hash = twi_round_entry(round, e->rank)->hash;
     if (round->coll->personal) {
         for (int dst = 0; dst < e->size; dst++)
-            if (dst != e->rank)
-                copy_block(round, dst, step * round->pitch, slot->payload + (size_t)dst * pitch_bytes);
+            copy_block(round, dst, step * round->pitch, slot->payload + (size_t)dst * pitch_bytes);
     } else {
         copy_block(round, e->rank, step * round->pitch, slot->payload);
     }

@@ -144,6 +144,7 @@ tw_status_t twi_engine_await(twi_engine_t *e, twi_need_t what, const twi_await_t
     case TWI_NEED_TURN:
         wait.ready = peers_caught_up;
         wait.waits_for = behind;
+        wait.lateness = "has not completed its earlier rounds, which write to the same memory,";
         break;
     case TWI_NEED_FINISHED:
         wait.ready = chunks_finished;
@@ -166,7 +167,8 @@ tw_status_t twi_engine_await(twi_engine_t *e, twi_need_t what, const twi_await_t
  */
 void twi_engine_drain(twi_engine_t *e)
 {
-    const uint64_t deadline = twi_now_ns() + DRAIN_NS;
+    const uint64_t patience = e->transport->timeout_ns < DRAIN_NS ? e->transport->timeout_ns : DRAIN_NS;
+    const uint64_t deadline = twi_now_ns() + patience;
     atomic_thread_fence(memory_order_seq_cst);
     for (int r = 0; r < e->size; r++) {
         const _Atomic uint64_t *doing = &twi_engine_board(e, r)->doing;

@@ -3,6 +3,7 @@
 #include "transport/process.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -23,4 +24,23 @@ tw_status_t twi_process_nonce(uint8_t out[16])
     memcpy(out, nonce, sizeof nonce);
     (void)pthread_mutex_unlock(&lock);
     return status;
+}
+
+static atomic_uint forks;
+
+static void in_child(void)
+{
+    (void)atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(NULL, NULL, in_child);
+}
+
+unsigned twi_process_forks(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, watch_forks);
+    return atomic_load_explicit(&forks, memory_order_relaxed);
 }

@@ -6,4 +6,7 @@
 
 tw_status_t twi_process_nonce(uint8_t out[16]);
 
+/* How many forks lie between this process and the one that first asked: a child sees another number. */
+unsigned twi_process_forks(void);
+
 #endif

@@ -184,18 +184,29 @@ static tw_status_t join(twi_transport_t *t, const twi_hello_t *hellos, uint64_t 
     return TW_OK;
 }
 
-/* A rank that failed keeps its own error, the others take the lowest one's; the weakest reach decides. */
+/* The failure that counts: the first one that is not itself about a peer that gave up. */
+static int failed_rank(const vote_t *votes, int size)
+{
+    int failed = -1;
+    for (int r = size - 1; r >= 0; r--)
+        if (votes[r].status != TW_OK && (failed < 0 || votes[r].status != TW_ERR_PEER_DEAD))
+            failed = r;
+    return failed;
+}
+
+/* All ranks see the same votes, and report the same failure; the weakest reach is everybody's. */
 static tw_status_t count_votes(twi_transport_t *t, const vote_t *votes)
 {
-    if (votes[t->rank].status != TW_OK)
-        return (tw_status_t)votes[t->rank].status; /* our own sentence is still set */
-    for (int r = 0; r < t->size; r++) {
-        if (votes[r].status != TW_OK)
-            return twi_fail((tw_status_t)votes[r].status, "rank %d: %.255s", r, votes[r].reason);
+    for (int r = 0; r < t->size; r++)
         if (votes[r].reach < t->reach)
             t->reach = (twi_reach_t)votes[r].reach;
-    }
-    return TW_OK;
+    const int failed = failed_rank(votes, t->size);
+    if (failed < 0)
+        return TW_OK;
+    const tw_status_t status = (tw_status_t)votes[failed].status;
+    if (failed == t->rank || strcmp(votes[failed].reason, votes[t->rank].reason) == 0)
+        return twi_fail(status, "%.255s", votes[t->rank].reason); /* ours, or found by all alike */
+    return twi_fail(status, "rank %d: %.255s", failed, votes[failed].reason);
 }
 
 static tw_status_t meet(twi_transport_t *t, const twi_transport_args_t *args, twi_hello_t *hellos, vote_t *votes)
@@ -226,6 +237,7 @@ tw_status_t twi_transport_open(const twi_transport_args_t *args, twi_transport_t
         t->rank = args->boot->rank;
         t->size = args->boot->size;
         t->listener = -1;
+        t->forks = twi_process_forks();
         t->timeout_ns = args->timeout_ns;
         t->enter_timeout_ns = args->enter_timeout_ns;
         t->windows = calloc(size, sizeof(twi_window_t *));
@@ -259,9 +271,14 @@ tw_status_t twi_transport_spectate(twi_boot_t *boot)
     return twi_boot_allgather(boot, &vote, NULL, sizeof vote);
 }
 
+bool twi_transport_inherited(const twi_transport_t *t)
+{
+    return t->forks != twi_process_forks();
+}
+
 void twi_transport_leave(twi_transport_t *t)
 {
-    if (!t->windows || !t->windows[t->rank])
+    if (!t->windows || !t->windows[t->rank] || twi_transport_inherited(t))
         return;
     uint32_t healthy = TWI_HEALTH_OK;
     if (atomic_compare_exchange_strong(&twi_transport_header(t, t->rank)->health, &healthy, TWI_HEALTH_LEFT))
@@ -297,6 +314,8 @@ void twi_transport_fail(twi_transport_t *t, uint32_t health, tw_status_t status,
 {
     twi_window_header_t *own = twi_transport_header(t, t->rank);
     uint32_t expected = TWI_HEALTH_OK;
+    if (twi_transport_inherited(t))
+        return;
     if (!atomic_compare_exchange_strong(&own->health, &expected, TWI_HEALTH_CHANGING))
         return; /* the first reason stands */
     own->status = (int32_t)status;

@@ -79,9 +79,10 @@ struct twi_transport {
     uint64_t spin_ns;
     uint64_t timeout_ns;
     uint64_t enter_timeout_ns;
-    int listener; /* Unix socket while attaching, else -1 */
-    int *pids;    /* [size], for messages */
-    void *state;  /* of the implementation */
+    int listener;   /* Unix socket while attaching, else -1 */
+    int *pids;      /* [size], for messages */
+    unsigned forks; /* twi_process_forks of the process that made it: a forked child must not use it */
+    void *state;    /* of the implementation */
 };
 
 typedef struct twi_transport_args {
@@ -128,6 +129,7 @@ typedef struct twi_wait {
     uint64_t (*position)(void *arg, int rank);            /* how far a peer is: the last one is blamed for a timeout */
     void (*describe)(void *arg, char *text, size_t room); /* for messages: "all_reduce task 3 round 0" */
     void *arg;
+    const char *lateness; /* what a late peer did not do; NULL: it did not enter the call, or made no progress */
 } twi_wait_t;
 
 /*
@@ -143,6 +145,9 @@ void twi_transport_fail(twi_transport_t *transport, uint32_t health, tw_status_t
 uint32_t twi_transport_health(twi_transport_t *transport, int rank);
 
 /* ---- Peer memory ---- */
+
+/* Whether this process is a forked child of the rank: it shares the rank's memory but is not the rank. */
+bool twi_transport_inherited(const twi_transport_t *transport);
 
 static inline bool twi_transport_alive(twi_transport_t *t, int rank)
 {

@@ -12,8 +12,9 @@
 #include "transport/bell.h"
 #include "transport/transport.h"
 
-#define NAP_NS 100000000u    /* longest sleep between looks at the peers' health */
-#define SPINS_PER_CLOCK 256u /* looks at the condition between looks at the clock */
+#define NAP_NS 100000000u     /* longest sleep between looks at the peers' health */
+#define CHANGE_NS 1000000000u /* for a peer between giving up and saying why: a few instructions */
+#define SPINS_PER_CLOCK 256u  /* looks at the condition between looks at the clock */
 
 /* "running", "stopped", ... from /proc, so that the message tells a stopped peer from a busy one. */
 static const char *process_state(int pid)
@@ -46,11 +47,15 @@ static const char *process_state(int pid)
 
 uint32_t twi_transport_health(twi_transport_t *t, int rank)
 {
-    const twi_window_header_t *h = twi_transport_header(t, rank);
-    uint32_t health;
-    while ((health = atomic_load_explicit(&h->health, memory_order_acquire)) == TWI_HEALTH_CHANGING &&
-           twi_transport_alive(t, rank))
+    const _Atomic uint32_t *word = &twi_transport_header(t, rank)->health;
+    uint32_t health = atomic_load_explicit(word, memory_order_acquire);
+    if (health != TWI_HEALTH_CHANGING)
+        return health;
+    const uint64_t deadline = twi_now_ns() + CHANGE_NS;
+    while (health == TWI_HEALTH_CHANGING && twi_transport_alive(t, rank) && twi_now_ns() < deadline) {
         (void)sched_yield();
+        health = atomic_load_explicit(word, memory_order_acquire);
+    }
     return health;
 }
 
@@ -121,12 +126,13 @@ static tw_status_t news(twi_transport_t *t, const twi_wait_t *w, int *culprit_ou
 static tw_status_t timed_out(twi_transport_t *t, const twi_wait_t *w, uint64_t limit_ns, int *culprit_out)
 {
     const int r = most_behind(t, w);
+    const char *lateness = w->progress ? "made no progress" : "did not enter the call";
+    lateness = w->lateness ? w->lateness : lateness;
     *culprit_out = r;
     if (r < 0)
         return twi_fail(TW_ERR_TIMEOUT, "%s: no progress in %.1f s", what(w).text, (double)limit_ns * 1e-9);
     return twi_fail(TW_ERR_TIMEOUT, "%s: rank %d (pid %d, %s) %s within %.1f s", what(w).text, r, t->pids[r],
-                    process_state(t->pids[r]), w->progress ? "made no progress" : "did not enter the call",
-                    (double)limit_ns * 1e-9);
+                    process_state(t->pids[r]), lateness, (double)limit_ns * 1e-9);
 }
 
 static bool spin(const twi_transport_t *t, const twi_wait_t *w)

@@ -4,6 +4,9 @@
  * rank must hear of it at once.
  */
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "comm/comm_make.h"
 
@@ -198,4 +201,42 @@ TEST(duplicate_ranks)
 TEST(sizes_disagree)
 {
     ranks_run_on(TW_TRANSPORT_SHM, 2, meet_strangers, &(strangers_t){free_port(), {0, 1}, {2, 3}});
+}
+
+/* ---- No room for the exchange ------------------------------------------------------------------ */
+
+/* One rank has no descriptors left: all hear of it at once, none waits for the others' deadline. */
+static void crowded(int rank, void *arg)
+{
+    (void)arg;
+    if (rank == 1) {
+        const int next = dup(0); /* enough for the window, the listener and two peers */
+        CHECK(next >= 0 && close(next) == 0);
+        const struct rlimit limit = {.rlim_cur = (rlim_t)next + 4, .rlim_max = (rlim_t)next + 4};
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    }
+    tw_comm_args_t args = callback_args(rank, 6);
+    args.transport = TW_TRANSPORT_SHM;
+    tw_comm_t *comm = NULL;
+    CHECK_STATUS(tw_comm_create(&args, &comm), TW_ERR_SYSTEM);
+    CHECK_CONTAINS(tw_last_error(), rank == 1 ? "descriptors" : "rank 1");
+}
+
+TEST_SLOW(no_descriptors_left, 60)
+{
+    ranks_run_on(TW_TRANSPORT_SHM, 6, crowded, NULL);
+}
+
+TEST(world_too_large)
+{
+    tw_comm_args_t args = TW_COMM_ARGS_INIT;
+    tw_comm_t *comm = NULL;
+    CHECK_EQ(setenv("RANK", "0", 1), 0);
+    CHECK_EQ(setenv("WORLD_SIZE", "2000", 1), 0);
+    CHECK_STATUS(tw_comm_create(&args, &comm), TW_ERR_ARGUMENT);
+    CHECK_CONTAINS(tw_last_error(), "WORLD_SIZE");
+    args.address = "tcp://127.0.0.1:1";
+    args.size = 1025;
+    CHECK_STATUS(tw_comm_create(&args, &comm), TW_ERR_ARGUMENT);
+    CHECK_CONTAINS(tw_last_error(), "1025");
 }

@@ -24,6 +24,7 @@
 typedef struct message {
     uint8_t nonce[TWI_NONCE_BYTES]; /* of the sender's hello, which only the ranks know */
     int32_t rank;
+    int32_t failed; /* the sender cannot take part; no window comes with this */
 } message_t;
 
 static socklen_t socket_address(const uint8_t name[TWI_NONCE_BYTES], struct sockaddr_un *out)
@@ -100,8 +101,11 @@ static tw_status_t send_window(const twi_transport_t *t, const twi_hello_t *hell
     return TW_OK;
 }
 
-/* One message and its descriptor; false if this is not one of ours. A descriptor is never leaked. */
-static bool receive(int socket, message_t *message, int *fd_out)
+/*
+ * One message and its descriptor, -1 if the sender failed; false if this is not one of ours, with
+ * *crowded set if that is because this process has no descriptor left. A descriptor is never leaked.
+ */
+static bool receive(int socket, message_t *message, int *fd_out, bool *crowded)
 {
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
@@ -115,13 +119,20 @@ static bool receive(int socket, message_t *message, int *fd_out)
     for (struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&header) : NULL; c; c = CMSG_NXTHDR(&header, c))
         if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
             memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    if (n == (ssize_t)sizeof *message && fd >= 0 && !(header.msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
+    *crowded = n >= 0 && (header.msg_flags & MSG_CTRUNC);
+    if (n == (ssize_t)sizeof *message && (fd >= 0 || message->failed) &&
+        !(header.msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
         *fd_out = fd;
         return true;
     }
     if (fd >= 0)
         (void)close(fd);
     return false;
+}
+
+static tw_status_t no_descriptors(void)
+{
+    return twi_fail(TW_ERR_SYSTEM, "exchanging windows: this process has no file descriptors left (ulimit -n)");
 }
 
 static bool from_rank(const twi_transport_t *t, const twi_hello_t *hellos, const message_t *m)
@@ -146,7 +157,8 @@ static tw_status_t connect_to(const twi_hello_t *hello, uint64_t deadline_ns, in
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return twi_fail(TW_ERR_SYSTEM, "socket: %m");
-    const struct timeval patience = {.tv_sec = (time_t)((deadline_ns - twi_now_ns()) / 1000000000u) + 1};
+    const uint64_t now = twi_now_ns();
+    const struct timeval patience = {.tv_sec = now < deadline_ns ? (time_t)((deadline_ns - now) / 1000000000u) + 1 : 1};
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (connect(fd, (struct sockaddr *)&address, length)) {
         (void)twi_fail(
@@ -164,6 +176,12 @@ static tw_status_t connect_to(const twi_hello_t *hello, uint64_t deadline_ns, in
     return TW_OK;
 }
 
+/* Not the cause: the rank's own reason is in its vote. */
+static tw_status_t gave_up(int rank)
+{
+    return twi_fail(TW_ERR_PEER_DEAD, "exchanging windows: rank %d gave up", rank);
+}
+
 /* Accepts until every higher rank has come; others are turned away. */
 static tw_status_t accept_higher(twi_transport_t *t, const twi_hello_t *hellos, twi_shm_peer_t *peers,
                                  uint64_t deadline_ns)
@@ -171,19 +189,28 @@ static tw_status_t accept_higher(twi_transport_t *t, const twi_hello_t *hellos, 
     for (int missing = t->size - 1 - t->rank; missing > 0;) {
         TW_TRY(await_fd(t->listener, POLLIN, deadline_ns, "connecting", t->rank + 1));
         const int socket = accept4(t->listener, NULL, NULL, SOCK_CLOEXEC);
+        if (socket < 0 && (errno == EMFILE || errno == ENFILE))
+            return no_descriptors();
         if (socket < 0)
             continue;
         message_t message;
+        bool crowded = false;
         int fd = -1;
         /* the connector sends right after connecting; a stranger who says nothing gets a second */
         const uint64_t patience = twi_now_ns() + 1000000000u;
         if (!same_user(socket) || await_fd(socket, POLLIN, patience, "a message", -1) != TW_OK ||
-            !receive(socket, &message, &fd) || !from_rank(t, hellos, &message)) {
-            TWI_LOG(WARN, "shm", "dropped a foreign connection to the window socket");
+            !receive(socket, &message, &fd, &crowded) || !from_rank(t, hellos, &message)) {
             if (fd >= 0)
                 (void)close(fd);
             (void)close(socket);
+            if (crowded)
+                return no_descriptors();
+            TWI_LOG(WARN, "shm", "dropped a foreign connection to the window socket");
             continue;
+        }
+        if (message.failed) {
+            (void)close(socket);
+            return gave_up(message.rank);
         }
         const tw_status_t sent = send_window(t, hellos, socket, message.rank);
         TW_TRY(take_window(t, peers, message.rank, fd, socket));
@@ -198,9 +225,10 @@ static tw_status_t receive_lower(twi_transport_t *t, const twi_hello_t *hellos, 
 {
     TW_TRY(await_fd(*socket, POLLIN, deadline_ns, "its window", rank));
     message_t message;
+    bool crowded = false;
     int fd = -1;
-    if (!receive(*socket, &message, &fd))
-        return twi_fail(TW_ERR_PEER_DEAD, "exchanging windows: rank %d closed the connection", rank);
+    if (!receive(*socket, &message, &fd, &crowded))
+        return crowded ? no_descriptors() : gave_up(rank);
     if (message.rank != rank || !from_rank(t, hellos, &message)) {
         (void)close(fd);
         return twi_fail(TW_ERR_DENIED, "exchanging windows: the answer is not from rank %d", rank);
@@ -211,16 +239,45 @@ static tw_status_t receive_lower(twi_transport_t *t, const twi_hello_t *hellos, 
 }
 
 static tw_status_t run(twi_transport_t *t, const twi_hello_t *hellos, twi_shm_peer_t *peers, int *sockets,
-                       uint64_t deadline_ns)
+                       int *connected, uint64_t deadline_ns)
 {
     for (int r = 0; r < t->rank; r++) {
         TW_TRY(connect_to(&hellos[r], deadline_ns, &sockets[r]));
         TW_TRY(send_window(t, hellos, sockets[r], r));
+        *connected = r + 1;
     }
     TW_TRY(accept_higher(t, hellos, peers, deadline_ns));
     for (int r = 0; r < t->rank; r++)
         TW_TRY(receive_lower(t, hellos, peers, r, &sockets[r], deadline_ns));
     return TW_OK;
+}
+
+static void close_all(int *sockets, int n)
+{
+    for (int r = 0; r < n; r++) {
+        if (sockets[r] >= 0)
+            (void)close(sockets[r]);
+        sockets[r] = -1;
+    }
+}
+
+/*
+ * Nobody is left waiting for us until the deadline: those who are connected see the connection close,
+ * those who will connect find no listener, and those who wait for our connection are told.
+ */
+static void tell_failure(twi_transport_t *t, const twi_hello_t *hellos, int connected, uint64_t deadline_ns)
+{
+    message_t message = {.rank = t->rank, .failed = 1};
+    memcpy(message.nonce, hellos[t->rank].nonce, sizeof message.nonce);
+    (void)close(t->listener);
+    t->listener = -1;
+    for (int r = connected; r < t->rank; r++) {
+        int socket;
+        if (connect_to(&hellos[r], deadline_ns, &socket) != TW_OK)
+            continue;
+        (void)send(socket, &message, sizeof message, MSG_NOSIGNAL);
+        (void)close(socket);
+    }
 }
 
 tw_status_t twi_shm_exchange(twi_transport_t *t, const twi_hello_t *hellos, twi_shm_peer_t *peers, uint64_t deadline_ns)
@@ -232,10 +289,15 @@ tw_status_t twi_shm_exchange(twi_transport_t *t, const twi_hello_t *hellos, twi_
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for %d sockets", t->size);
     for (int r = 0; r < t->size; r++)
         sockets[r] = -1;
-    const tw_status_t status = run(t, hellos, peers, sockets, deadline_ns);
-    for (int r = 0; r < t->size; r++)
-        if (sockets[r] >= 0)
-            (void)close(sockets[r]);
+    int connected = 0;
+    const tw_status_t status = run(t, hellos, peers, sockets, &connected, deadline_ns);
+    close_all(sockets, t->size);
     free(sockets);
+    if (status != TW_OK) {
+        char reason[TWI_ERROR_MAX];
+        (void)snprintf(reason, sizeof reason, "%s", tw_last_error());
+        tell_failure(t, hellos, connected, deadline_ns);
+        (void)twi_fail(status, "%s", reason);
+    }
     return status;
 }
