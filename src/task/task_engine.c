@@ -239,7 +239,7 @@ static void commit(twi_engine_t *e, twi_task_t *task, uint32_t rounds)
     const uint32_t left = task->repeat - task->committed;
     task->committed += rounds < left ? rounds : left;
     tell_own_threads(e);
-    if (check_health(e) == TW_OK)
+    if (e->health == TW_OK)
         (void)twi_engine_publish(e);
 }
 
@@ -314,7 +314,8 @@ void twi_engine_forget_gates(twi_engine_t *e)
 void twi_engine_commit(twi_engine_t *e, uint64_t number, uint32_t rounds)
 {
     lock(e);
-    commit(e, twi_engine_task(e, number), rounds);
+    if (check_health(e) == TW_OK)
+        commit(e, twi_engine_task(e, number), rounds);
     unlock(e);
 }
 

@@ -76,10 +76,10 @@ twi_slot_t *twi_stage_find(twi_engine_t *e, int rank, uint64_t tag)
 uint64_t twi_stage_pitch(const twi_engine_t *e, const twi_task_args_t *args)
 {
     const size_t readers = e->must_stage ? 1 : ((size_t)e->size + 1) / 2;
-    const size_t blocks = args->coll->personal ? (size_t)e->size : readers;
-    if (args->count > 0 && args->count <= e->slot_bytes / (blocks * args->elem_bytes))
+    const size_t bytes = (args->coll->personal ? (size_t)e->size : readers) * args->elem_bytes; /* of one element */
+    if (args->count > 0 && args->count <= UINT32_MAX && args->count * bytes <= e->slot_bytes)
         return args->count;
-    return e->slot_bytes / (blocks * args->elem_bytes);
+    return e->slot_bytes / bytes;
 }
 
 uint64_t twi_stage_steps(const twi_round_t *round, int rank)

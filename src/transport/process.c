@@ -3,7 +3,6 @@
 #include "transport/process.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -26,21 +25,20 @@ tw_status_t twi_process_nonce(uint8_t out[16])
     return status;
 }
 
-static atomic_uint forks;
+_Atomic unsigned twi_process_forks;
 
 static void in_child(void)
 {
-    (void)atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+    (void)atomic_fetch_add_explicit(&twi_process_forks, 1, memory_order_relaxed);
 }
 
-static void watch_forks(void)
+static void watch(void)
 {
     (void)pthread_atfork(NULL, NULL, in_child);
 }
 
-unsigned twi_process_forks(void)
+void twi_process_watch_forks(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    (void)pthread_once(&once, watch_forks);
-    return atomic_load_explicit(&forks, memory_order_relaxed);
+    (void)pthread_once(&once, watch);
 }

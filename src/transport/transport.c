@@ -237,7 +237,8 @@ tw_status_t twi_transport_open(const twi_transport_args_t *args, twi_transport_t
         t->rank = args->boot->rank;
         t->size = args->boot->size;
         t->listener = -1;
-        t->forks = twi_process_forks();
+        twi_process_watch_forks();
+        t->forks = atomic_load_explicit(&twi_process_forks, memory_order_relaxed);
         t->timeout_ns = args->timeout_ns;
         t->enter_timeout_ns = args->enter_timeout_ns;
         t->windows = calloc(size, sizeof(twi_window_t *));
@@ -269,11 +270,6 @@ tw_status_t twi_transport_spectate(twi_boot_t *boot)
     const vote_t vote = {0};
     TW_TRY(twi_boot_allgather(boot, &hello, NULL, sizeof hello));
     return twi_boot_allgather(boot, &vote, NULL, sizeof vote);
-}
-
-bool twi_transport_inherited(const twi_transport_t *t)
-{
-    return t->forks != twi_process_forks();
 }
 
 void twi_transport_leave(twi_transport_t *t)

@@ -11,6 +11,7 @@
 #include <sched.h>
 
 #include "bootstrap/bootstrap.h"
+#include "transport/process.h"
 #include "transport/window.h"
 
 typedef struct twi_transport twi_transport_t;
@@ -147,7 +148,10 @@ uint32_t twi_transport_health(twi_transport_t *transport, int rank);
 /* ---- Peer memory ---- */
 
 /* Whether this process is a forked child of the rank: it shares the rank's memory but is not the rank. */
-bool twi_transport_inherited(const twi_transport_t *transport);
+static inline bool twi_transport_inherited(const twi_transport_t *t)
+{
+    return t->forks != atomic_load_explicit(&twi_process_forks, memory_order_relaxed);
+}
 
 static inline bool twi_transport_alive(twi_transport_t *t, int rank)
 {
