@@ -42,6 +42,7 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
         .wish = args->transport != TW_TRANSPORT_AUTO ? args->transport : (tw_transport_t)config->transport,
         .board_bytes = twi_engine_board_bytes(boot->size),
         .stage_bytes = twi_engine_stage_bytes(),
+        .slots = twi_engine_slots(),
         .window_bytes = or_default(args->window_bytes, config->window_bytes),
         .join_timeout_ns = config->join_timeout,
         .timeout_ns = or_default(args->timeout_ns, config->timeout),
@@ -108,7 +109,7 @@ void tw_comm_abort(tw_comm_t *comm, const char *reason)
     if (!comm)
         return;
     (void)twi_fail(TW_ERR_ABORTED, "%s", reason && reason[0] ? reason : "no reason given");
-    twi_transport_fail(comm->transport, TWI_HEALTH_ABORTED, TW_ERR_ABORTED, comm->transport->rank);
+    twi_transport_fail(comm->transport, TWI_HEALTH_ABORTED, TW_ERR_ABORTED);
 }
 
 /* ---- Questions ---- */

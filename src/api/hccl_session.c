@@ -158,7 +158,8 @@ tw_status_t twi_hccl_may_prepare(const tw_hccl_t *hccl)
 static tw_status_t claim_session(const tw_hccl_t *hccl)
 {
     int nobody = TW_HCCL_CORE_DEFAULT;
-    if (hccl->core.poster_type == TW_HCCL_CORE_DEFAULT)
+    if (hccl->core.poster_type == TW_HCCL_CORE_DEFAULT &&
+        atomic_load_explicit(&hccl->context->owner, memory_order_relaxed) == nobody)
         (void)atomic_compare_exchange_strong(&hccl->context->owner, &nobody, (int)hccl->core.type);
     return twi_hccl_may_prepare(hccl);
 }

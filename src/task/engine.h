@@ -177,7 +177,7 @@ void twi_engine_look_briefly(twi_engine_t *engine, bool may_wait);
 /* task_wait.c: waits, without the lock, for what the round at hand needs. */
 typedef struct twi_await {
     const char *name; /* of the collective */
-    uint64_t number;
+    uint64_t number;  /* its sequence number, which all ranks share */
     uint32_t index;
     uint64_t epoch;  /* done of this rank when it began to wait */
     uint64_t ready;  /* what peers must publish */

@@ -68,6 +68,16 @@ static void lock(twi_engine_t *e)
     twi_lock_take(&e->lock);
 }
 
+/* The same, but not in a forked child, where whoever holds the lock may not exist. */
+static tw_status_t lock_own(twi_engine_t *e)
+{
+    if (twi_transport_inherited(e->transport))
+        return twi_fail(TW_ERR_STATE, "communicator '%s' belongs to the process that this one was forked from",
+                        e->transport->name);
+    lock(e);
+    return TW_OK;
+}
+
 static void unlock(twi_engine_t *e)
 {
     twi_lock_drop(&e->lock);
@@ -90,7 +100,7 @@ void twi_engine_poison(twi_engine_t *e, tw_status_t status)
     e->health = status;
     (void)snprintf(e->reason, sizeof e->reason, "%s", tw_last_error());
     TWI_LOG(WARN, "task", "communicator '%s' is lost: %s", e->transport->name, e->reason);
-    twi_transport_fail(e->transport, TWI_HEALTH_FAILED, status, -1);
+    twi_transport_fail(e->transport, TWI_HEALTH_FAILED, status);
     twi_engine_drain(e);
     tell_own_threads(e);
 }
@@ -99,9 +109,6 @@ void twi_engine_poison(twi_engine_t *e, tw_status_t status)
 static tw_status_t check_health(twi_engine_t *e)
 {
     const twi_window_header_t *own = twi_transport_header(e->transport, e->rank);
-    if (twi_transport_inherited(e->transport))
-        return twi_fail(TW_ERR_STATE, "communicator '%s' belongs to the process that this one was forked from",
-                        e->transport->name);
     if (e->health != TW_OK)
         return twi_fail(TW_ERR_POISONED, "communicator '%s' was lost to an earlier error: %s", e->transport->name,
                         e->reason);
@@ -115,10 +122,10 @@ static tw_status_t check_health(twi_engine_t *e)
 
 tw_status_t twi_engine_health(twi_engine_t *e)
 {
-    lock(e);
-    const tw_status_t checked = check_health(e);
-    const tw_status_t status = e->health != TW_OK ? e->health : checked;
-    if (e->health != TW_OK)
+    TW_TRY(lock_own(e));
+    (void)check_health(e);
+    const tw_status_t status = e->health;
+    if (status != TW_OK)
         (void)twi_fail(status, "communicator '%s': %s", e->transport->name, e->reason);
     unlock(e);
     return status;
@@ -243,9 +250,25 @@ static void commit(twi_engine_t *e, twi_task_t *task, uint32_t rounds)
         (void)twi_engine_publish(e);
 }
 
+/* The steps of a staged round are numbered in TWI_TASK_STEP_BITS bits. */
+static tw_status_t check_steps(const twi_engine_t *e, const twi_task_args_t *args)
+{
+    uint64_t longest = args->count;
+    for (int r = 0; args->arrays[TWI_SEND_COUNTS] && r < e->size; r++)
+        if (args->arrays[TWI_SEND_COUNTS][r] > longest)
+            longest = args->arrays[TWI_SEND_COUNTS][r];
+    if (!e->must_stage || longest / twi_stage_pitch(e, args) < (1u << TWI_TASK_STEP_BITS) - 1)
+        return TW_OK;
+    return twi_fail(TW_ERR_UNSUPPORTED,
+                    "count %" PRIu64 " is too large for staging slots of %zu bytes "
+                    "(TILEWIRE_STAGE_BYTES)",
+                    longest, e->slot_bytes);
+}
+
 tw_status_t twi_engine_post(twi_engine_t *e, const twi_task_args_t *args, uint64_t *number_out)
 {
-    lock(e);
+    TW_TRY(check_steps(e, args));
+    TW_TRY(lock_own(e));
     tw_status_t status = check_health(e);
     if (status == TW_OK)
         status = find_room(e, true);
@@ -268,7 +291,7 @@ tw_status_t twi_engine_post(twi_engine_t *e, const twi_task_args_t *args, uint64
 
 tw_status_t twi_engine_post_local(twi_engine_t *e, twi_local_fn run, void *arg, uint64_t *number_out)
 {
-    lock(e);
+    TW_TRY(lock_own(e));
     tw_status_t status = check_health(e);
     if (status == TW_OK)
         status = find_room(e, false);
@@ -285,7 +308,7 @@ tw_status_t twi_engine_post_local(twi_engine_t *e, twi_local_fn run, void *arg, 
 tw_status_t twi_engine_post_gate(twi_engine_t *e, twi_engine_t *source, uint64_t number)
 {
     tw_status_t status = TW_OK;
-    lock(e);
+    TW_TRY(lock_own(e));
     if (e->n_gates < TWI_GATES_MAX)
         e->gates[e->n_gates++] = (twi_gate_t){.source = source, .number = number, .before = e->n_tasks};
     else
@@ -296,7 +319,8 @@ tw_status_t twi_engine_post_gate(twi_engine_t *e, twi_engine_t *source, uint64_t
 
 bool twi_engine_gated(twi_engine_t *e)
 {
-    lock(e);
+    if (lock_own(e) != TW_OK)
+        return false;
     const bool gated = twi_engine_gate(e, UINT64_MAX) != NULL;
     unlock(e);
     return gated;
@@ -304,7 +328,8 @@ bool twi_engine_gated(twi_engine_t *e)
 
 void twi_engine_forget_gates(twi_engine_t *e)
 {
-    lock(e);
+    if (lock_own(e) != TW_OK)
+        return;
     e->n_gates = e->n_gates_passed = 0;
     unlock(e);
 }
@@ -313,7 +338,8 @@ void twi_engine_forget_gates(twi_engine_t *e)
 
 void twi_engine_commit(twi_engine_t *e, uint64_t number, uint32_t rounds)
 {
-    lock(e);
+    if (lock_own(e) != TW_OK)
+        return;
     if (check_health(e) == TW_OK)
         commit(e, twi_engine_task(e, number), rounds);
     unlock(e);
@@ -321,7 +347,8 @@ void twi_engine_commit(twi_engine_t *e, uint64_t number, uint32_t rounds)
 
 void twi_engine_cancel(twi_engine_t *e, uint64_t number)
 {
-    lock(e);
+    if (lock_own(e) != TW_OK)
+        return;
     twi_task_t *task = twi_engine_task(e, number);
     if (task->committed < task->repeat) {
         twi_entry_t *entry = &twi_engine_board(e, e->rank)->entries[task->sequence % TWI_TASK_RING];
@@ -347,7 +374,7 @@ static tw_status_t outcome(const twi_task_t *task, uint32_t rounds)
         return task->local_status;
     if (rounds > task->cancelled_from)
         return twi_fail(TW_ERR_PEER_LEFT, "%s task %" PRIu64 ": round %" PRIu32 " was cancelled by rank %d",
-                        task->coll->name, task->number, task->cancelled_from, task->canceller);
+                        task->coll->name, task->sequence, task->cancelled_from, task->canceller);
     return TW_OK;
 }
 
@@ -367,8 +394,8 @@ static tw_status_t await_commit(twi_engine_t *e)
     e->commit_waiters--;
     if (status != TW_OK || e->n_commits != before)
         return status;
-    status = twi_fail(TW_ERR_TIMEOUT, "task %" PRIu64 " of this rank was not committed within %.1f s", e->done_task,
-                      (double)e->transport->enter_timeout_ns * 1e-9);
+    status = twi_fail(TW_ERR_TIMEOUT, "task %" PRIu64 " of this rank was not committed within %.1f s",
+                      twi_engine_task(e, e->done_task)->sequence, (double)e->transport->enter_timeout_ns * 1e-9);
     twi_engine_poison(e, status); /* or its buffers would be used after this error */
     return status;
 }
@@ -386,7 +413,7 @@ static tw_status_t await(twi_engine_t *e, twi_need_t need)
         e->ready_round - twi_engine_task(e, e->publish_task)->first < twi_engine_task(e, e->publish_task)->committed;
     const twi_await_t at = {
         .name = task->coll->name,
-        .number = task->number,
+        .number = task->sequence,
         .index = (uint32_t)(e->done_round - task->first),
         .epoch = TWI_EPOCH(e->done_round, e->done_step),
         .ready = e->must_stage ? TWI_EPOCH(e->done_round, e->done_step + 1) : TWI_EPOCH(e->done_round + 1, 0),
@@ -428,7 +455,7 @@ static tw_status_t turn(twi_engine_t *e)
 
 tw_status_t twi_engine_wait(twi_engine_t *e, uint64_t number, uint32_t rounds)
 {
-    lock(e);
+    TW_TRY(lock_own(e));
     const twi_task_t *task = twi_engine_task(e, number);
     tw_status_t status = TW_OK;
     while (status == TW_OK && !reached(e, task, rounds))
@@ -442,7 +469,7 @@ tw_status_t twi_engine_wait(twi_engine_t *e, uint64_t number, uint32_t rounds)
 /* Until a task of any kind is done: the gates of other engines. */
 static tw_status_t wait_task(twi_engine_t *e, uint64_t number)
 {
-    lock(e);
+    TW_TRY(lock_own(e));
     tw_status_t status = TW_OK;
     while (status == TW_OK && e->done_task <= number)
         status = turn(e);
@@ -452,8 +479,10 @@ static tw_status_t wait_task(twi_engine_t *e, uint64_t number)
 
 int64_t twi_engine_query(twi_engine_t *e, uint64_t number)
 {
-    lock(e);
-    tw_status_t status = check_health(e);
+    tw_status_t status = lock_own(e);
+    if (status != TW_OK)
+        return (int64_t)status;
+    status = check_health(e);
     while (status == TW_OK && e->done_task < e->n_tasks) {
         twi_need_t need;
         (void)twi_engine_publish(e);

@@ -18,7 +18,6 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "transport/process.h"
 #include "transport/bell.h"
 #include "transport/shm/shm.h"
 
@@ -86,6 +85,7 @@ static void fill_hello(const twi_transport_t *t, const twi_transport_args_t *arg
         .remote_barrier = (uint32_t)twi_bell_register(),
         .board_bytes = args->board_bytes,
         .stage_bytes = args->stage_bytes,
+        .slots = args->slots,
         .window_bytes = args->window_bytes,
     };
     read_boot_id(hello->boot_id);
@@ -113,7 +113,7 @@ static tw_status_t check_one(const twi_hello_t *hellos, int size, int rank)
     TW_REQUIRE(h->wish == first->wish, "transport: rank 0 asks for %d, rank %d for %d", first->wish, rank, h->wish);
     TW_REQUIRE(h->window_bytes == first->window_bytes, "window_bytes: rank 0 says %llu, rank %d says %llu",
                (unsigned long long)first->window_bytes, rank, (unsigned long long)h->window_bytes);
-    TW_REQUIRE(h->board_bytes == first->board_bytes && h->stage_bytes == first->stage_bytes,
+    TW_REQUIRE(h->board_bytes == first->board_bytes && h->stage_bytes == first->stage_bytes && h->slots == first->slots,
                "TILEWIRE_EAGER_BYTES or TILEWIRE_STAGE_BYTES differ between rank 0 and rank %d", rank);
     return TW_OK;
 }
@@ -306,7 +306,7 @@ void twi_transport_wake(twi_transport_t *t)
             twi_bell_ring(twi_transport_header(t, r));
 }
 
-void twi_transport_fail(twi_transport_t *t, uint32_t health, tw_status_t status, int culprit)
+void twi_transport_fail(twi_transport_t *t, uint32_t health, tw_status_t status)
 {
     twi_window_header_t *own = twi_transport_header(t, t->rank);
     uint32_t expected = TWI_HEALTH_OK;
@@ -315,7 +315,6 @@ void twi_transport_fail(twi_transport_t *t, uint32_t health, tw_status_t status,
     if (!atomic_compare_exchange_strong(&own->health, &expected, TWI_HEALTH_CHANGING))
         return; /* the first reason stands */
     own->status = (int32_t)status;
-    own->culprit = culprit;
     copy_text(own->reason, sizeof own->reason, tw_last_error());
     atomic_store_explicit(&own->health, health, memory_order_release);
     twi_transport_wake(t);

@@ -62,6 +62,7 @@ struct twi_hello {
     uint64_t window;                  /* address of the twi_window_t, for ranks of the same process */
     uint64_t board_bytes;
     uint64_t stage_bytes;
+    uint64_t slots; /* how the task layer divides the staging memory */
     uint64_t window_bytes;
     uint64_t cpus[16]; /* affinity mask, to tell whether there are more ranks than CPUs */
     char name[TW_NAME_MAX + 1];
@@ -93,6 +94,7 @@ typedef struct twi_transport_args {
     tw_transport_t wish;
     size_t board_bytes;
     size_t stage_bytes;
+    uint64_t slots; /* must be equal on all ranks, like the sizes */
     size_t window_bytes;
     uint64_t join_timeout_ns;
     uint64_t timeout_ns;
@@ -140,7 +142,7 @@ typedef struct twi_wait {
 tw_status_t twi_transport_wait(twi_transport_t *transport, const twi_wait_t *wait);
 
 /* Tells all peers that this rank has given up, with the calling thread's last error as the reason. */
-void twi_transport_fail(twi_transport_t *transport, uint32_t health, tw_status_t status, int culprit);
+void twi_transport_fail(twi_transport_t *transport, uint32_t health, tw_status_t status);
 
 /* The health of a rank; if it is just changing, what it changes to (a dead rank's stays CHANGING). */
 uint32_t twi_transport_health(twi_transport_t *transport, int rank);

@@ -3,12 +3,10 @@
  * Waiting for peers: spin, then sleep on the own bell, watch the health of the peers, keep the
  * deadlines. A condition that holds wins over any bad news.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "transport/bell.h"
 #include "transport/transport.h"
 
@@ -100,19 +98,14 @@ static tw_status_t peer_news(twi_transport_t *t, int r, bool missing, const twi_
     }
 }
 
-static tw_status_t news(twi_transport_t *t, const twi_wait_t *w, int *culprit_out)
+static tw_status_t news(twi_transport_t *t, const twi_wait_t *w)
 {
     for (int r = 0; r < t->size; r++) {
         if (r == t->rank)
             continue;
-        const tw_status_t status = peer_news(t, r, w->waits_for(w->arg, r), w);
-        if (status != TW_OK) {
-            *culprit_out = r;
-            return status;
-        }
+        TW_TRY(peer_news(t, r, w->waits_for(w->arg, r), w));
     }
     const twi_window_header_t *own = twi_transport_header(t, t->rank);
-    *culprit_out = t->rank;
     switch (atomic_load_explicit(&own->health, memory_order_acquire)) { /* another thread of ours gave up */
     case TWI_HEALTH_ABORTED:
         return twi_fail(TW_ERR_ABORTED, "%s: aborted here: %.300s", what(w).text, own->reason);
@@ -123,12 +116,11 @@ static tw_status_t news(twi_transport_t *t, const twi_wait_t *w, int *culprit_ou
     }
 }
 
-static tw_status_t timed_out(twi_transport_t *t, const twi_wait_t *w, uint64_t limit_ns, int *culprit_out)
+static tw_status_t timed_out(twi_transport_t *t, const twi_wait_t *w, uint64_t limit_ns)
 {
     const int r = most_behind(t, w);
     const char *lateness = w->progress ? "made no progress" : "did not enter the call";
     lateness = w->lateness ? w->lateness : lateness;
-    *culprit_out = r;
     if (r < 0)
         return twi_fail(TW_ERR_TIMEOUT, "%s: no progress in %.1f s", what(w).text, (double)limit_ns * 1e-9);
     return twi_fail(TW_ERR_TIMEOUT, "%s: rank %d (pid %d, %s) %s within %.1f s", what(w).text, r, t->pids[r],
@@ -162,14 +154,13 @@ tw_status_t twi_transport_wait(twi_transport_t *t, const twi_wait_t *w)
     uint64_t mark = w->progress ? w->progress(w->arg) : 0;
     uint64_t deadline = twi_now_ns() + limit_ns;
     tw_status_t status = TW_OK;
-    int culprit = -1;
     for (;;) {
         const uint32_t seen = twi_bell_prepare(own, t->remote_barrier);
         if (w->ready(w->arg)) {
             twi_bell_cancel(own);
             return TW_OK;
         }
-        status = news(t, w, &culprit);
+        status = news(t, w);
         const uint64_t now = twi_now_ns();
         if (status == TW_OK && w->progress && w->progress(w->arg) != mark) {
             mark = w->progress(w->arg);
@@ -185,7 +176,7 @@ tw_status_t twi_transport_wait(twi_transport_t *t, const twi_wait_t *w)
         twi_bell_sleep(own, seen, rest < NAP_NS ? rest : NAP_NS);
     }
     if (status == TW_OK)
-        status = timed_out(t, w, limit_ns, &culprit);
-    twi_transport_fail(t, TWI_HEALTH_FAILED, status, culprit);
+        status = timed_out(t, w, limit_ns);
+    twi_transport_fail(t, TWI_HEALTH_FAILED, status);
     return status;
 }

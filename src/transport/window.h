@@ -30,8 +30,7 @@ typedef struct twi_window_header {
 
     /* Owner writes; pairs: text and status are stored before health (release), peers load health (acquire). */
     _Alignas(TWI_LINE) _Atomic uint32_t health;
-    int32_t status;  /* tw_status_t of the failure */
-    int32_t culprit; /* rank that caused it, -1 unknown */
+    int32_t status; /* tw_status_t of the failure */
     char reason[TWI_ERROR_MAX];
 
     /* See bell.h. */

@@ -240,3 +240,19 @@ TEST(world_too_large)
     CHECK_STATUS(tw_comm_create(&args, &comm), TW_ERR_ARGUMENT);
     CHECK_CONTAINS(tw_last_error(), "1025");
 }
+
+/* Slots of different sizes lie at different places: the ranks must agree on them, and find out. */
+static void other_slots(int rank, void *arg)
+{
+    (void)arg;
+    CHECK_EQ(setenv("TILEWIRE_EAGER_BYTES", rank == 1 ? "4K" : "8K", 1), 0);
+    tw_comm_args_t args = callback_args(rank, 2);
+    tw_comm_t *comm = NULL;
+    CHECK_STATUS(tw_comm_create(&args, &comm), TW_ERR_ARGUMENT);
+    CHECK_CONTAINS(tw_last_error(), "TILEWIRE_EAGER_BYTES");
+}
+
+TEST(slot_sizes_differ)
+{
+    ranks_run_on(TW_TRANSPORT_SHM, 2, other_slots, NULL);
+}

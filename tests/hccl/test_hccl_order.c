@@ -168,3 +168,25 @@ static void many_tiles(tw_comm_t *comm, void *through)
 }
 
 BOTH(many_tiles)
+
+/* A staged message of more steps than can be numbered is refused before anything is touched. */
+static void too_many_steps(tw_comm_t *comm, void *arg)
+{
+    (void)arg;
+    session_t session;
+    session_open(&session, comm);
+    int8_t byte = 0;
+    const uint64_t count = (uint64_t)64 << 20; /* 64 bytes a step */
+    CHECK_EQ(tw_hccl_all_reduce(session.hccl, &byte, &byte, count, TW_HCCL_INT8, TW_HCCL_SUM, 1, TW_HCCL_COMMIT), -1);
+    CHECK_CONTAINS(tw_last_error(), "TILEWIRE_STAGE_BYTES");
+    session_close(&session);
+    CHECK_OK(tw_comm_barrier(comm));
+}
+
+TEST(too_many_steps_shm)
+{
+    CHECK_EQ(setenv("TILEWIRE_CMA", "0", 1), 0);
+    CHECK_EQ(setenv("TILEWIRE_STAGE_BYTES", "64", 1), 0);
+    const ranks_args_t args = RANKS_ARGS_INIT;
+    ranks_run(&args, too_many_steps, NULL);
+}
