@@ -32,6 +32,11 @@ twi_isa_t twi_cpu_isa(void)
     return cap < (int)machine ? (twi_isa_t)cap : machine;
 }
 
+bool twi_cpu_vnni(void)
+{
+    return twi_cpu_detected()->vnni && twi_cpu_isa() >= TWI_ISA_AVX512;
+}
+
 enum { NUMBER_BYTES = 24 };
 
 typedef struct numbers {

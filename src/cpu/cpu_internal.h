@@ -9,6 +9,7 @@
 
 typedef struct twi_cpu_detected {
     twi_isa_t isa;      /* highest level with all of its features usable */
+    bool vnni;          /* AVX-512 VNNI is usable, whatever the level */
     const char *amx;    /* "granted", "refused" (by the OS) or "absent" */
     char model[64];     /* the processor's own name for itself */
     char features[256]; /* names of the features we look at and may use, separated by blanks */

@@ -127,6 +127,7 @@ void twi_cpu_detect(twi_cpu_detected_t *detected_out)
         else if (found.isa >= feature->level)
             found.isa = (twi_isa_t)(feature->level - 1);
     }
+    found.vnni = strstr(found.features, "avx512_vnni") != NULL;
     *detected_out = found;
 }
 

@@ -157,6 +157,20 @@ static uint64_t spin_time(const twi_hello_t *hellos, int size)
     return size <= cpus ? SPIN_ALONE_NS : 0;
 }
 
+static int cpu_mates(const twi_hello_t *hellos, int size, int rank)
+{
+    const twi_hello_t *own = &hellos[rank];
+    int mates = 1;
+    for (int r = 0; r < size; r++) {
+        uint64_t common = 0;
+        for (size_t word = 0; word < 16; word++)
+            common |= own->cpus[word] & hellos[r].cpus[word];
+        if (r != rank && common != 0 && memcmp(own->boot_id, hellos[r].boot_id, sizeof own->boot_id) == 0)
+            mates++;
+    }
+    return mates;
+}
+
 static void made_up_name(twi_transport_t *t, const twi_hello_t *first)
 {
     (void)snprintf(t->name, sizeof t->name, "tw-%d-%02x%02x%02x%02x", first->pid, first->nonce[0], first->nonce[1],
@@ -175,6 +189,7 @@ static tw_status_t join(twi_transport_t *t, const twi_hello_t *hellos, uint64_t 
         t->pids[r] = hellos[r].pid;
         t->remote_barrier &= hellos[r].remote_barrier != 0;
     }
+    t->cpu_mates = cpu_mates(hellos, t->size, t->rank);
     t->spin_ns = spin_time(hellos, t->size);
     TW_TRY(choose(hellos, t->size, &t->ops));
     TW_TRY(t->ops->attach(t, hellos, deadline_ns));

@@ -78,6 +78,7 @@ struct twi_transport {
     twi_window_t **windows; /* [size] */
     twi_reach_t reach;
     bool remote_barrier; /* of bell.h: sleepers pay for the barrier of those who signal */
+    int cpu_mates;       /* ranks of this host that may run on some CPU of ours, we included */
     uint64_t spin_ns;
     uint64_t timeout_ns;
     uint64_t enter_timeout_ns;
