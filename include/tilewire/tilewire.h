@@ -5,8 +5,8 @@
  * Tilewire: matrix tiles go on the wire the moment they are computed.
  *
  * The whole C API. It reads top to bottom in the order in which it is learned:
- * version, status, start-up, communicators, memory, tensors, conversions, and what the library knows
- * of its machine.
+ * version, status, start-up, communicators, memory, tensors, conversions, weights, matrix products,
+ * and what the library knows of its machine.
  * The kernel-side task API is in tilewire/hccl.h.
  *
  * Conventions that hold everywhere:
@@ -354,6 +354,117 @@ TW_API TW_CHECKED tw_status_t tw_nz_to_nd(const void *nz, size_t nz_bytes, const
  * argument, and the outputs are untouched then. Since 0.1.
  */
 TW_API TW_CHECKED tw_status_t tw_dynamic_quant(const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale);
+
+/* ---- Weights ---------------------------------------------------------------------------------- */
+
+/**
+ * A right-hand matrix, or several of one shape, packed once for the kernels of this machine and level
+ * (TILEWIRE_ISA) and used by any number of products, from any threads. Read-only.
+ */
+typedef struct tw_weight tw_weight_t;
+
+/** How a right-hand matrix lies in memory. */
+typedef enum tw_format {
+    TW_FORMAT_ND = 0, /**< as the tensor's strides say */
+    TW_FORMAT_NZ = 1, /**< as tw_nz_from_nd wrote it. Strides (n,1), or none: the (k,n) matrix was stored;
+                           strides (1,k): its transpose, an (n,k) matrix, was */
+} tw_format_t;
+
+typedef struct tw_weight_args {
+    size_t struct_size;
+    /** fp32, fp16, bf16 or int8; (k,n), or (e,k,n) for e experts. Unit stride along k or along n. */
+    const tw_tensor_t *x2;
+    tw_format_t format;
+    /** int8 weights of fp16 or bf16 products: w = (x2 + offset) * scale, both of the type of x1. (1) or
+     *  (1,1): one scale; (n) or (1,n): one a column; (ceil(k/group),n): one a column and `group` rows.
+     *  With experts: (e,1), (e,n) or (e,ceil(k/group),n). NULL: int8 is multiplied with int8. */
+    const tw_tensor_t *antiquant_scale;
+    const tw_tensor_t *antiquant_offset; /**< the same shape and type, or NULL */
+    int64_t antiquant_group_size;        /**< a multiple of 32 in 32..k-1 with scales of groups, else 0 */
+    /** Where to pack: memory of tw_weight_bytes bytes, aligned to 64, that outlives the weight; other
+     *  processes that map it use it by tw_weight_open. NULL: the library's own, on huge pages if it can. */
+    void *memory;
+    size_t memory_bytes;
+} tw_weight_args_t;
+
+#define TW_WEIGHT_ARGS_INIT                                                  \
+    {                                                                        \
+        sizeof(tw_weight_args_t), NULL, TW_FORMAT_ND, NULL, NULL, 0, NULL, 0 \
+    }
+
+/**
+ * Tells how many bytes the packed weight takes. The data of the tensors is not looked at and may be
+ * NULL. Local, does not block. Any thread. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_weight_bytes(const tw_weight_args_t *args, size_t *bytes_out);
+
+/**
+ * Packs a weight. The tensors are not needed afterwards. *weight_out is owned by the caller; free it
+ * with tw_weight_release. Local, does not block. Any thread. TW_ERR_ARGUMENT names the wrong argument,
+ * TW_ERR_NO_MEMORY also says that memory_bytes is too small. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_weight_pack(const tw_weight_args_t *args, tw_weight_t **weight_out);
+
+/**
+ * The weight that another process, or an earlier call, packed into this memory. TW_ERR_ARGUMENT when
+ * there is none, TW_ERR_UNSUPPORTED when it was packed for other kernels than those in use here. It
+ * lives as long as the memory. Local. Any thread. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_weight_open(void *memory, size_t memory_bytes, tw_weight_t **weight_out);
+
+/** Frees a weight of tw_weight_pack; the caller's own memory is left alone. NULL is fine. Since 0.1. */
+TW_API void tw_weight_release(tw_weight_t *weight);
+
+/* ---- Matrix products -------------------------------------------------------------------------- */
+
+typedef struct tw_matmul_args {
+    size_t struct_size;
+    /** (m,k), or with more dimensions (...,k), whose rows lie at one distance. Unit stride along k. */
+    const tw_tensor_t *x1;
+    const tw_tensor_t *x2;     /**< see tw_weight_args_t; NULL with weight */
+    const tw_weight_t *weight; /**< packed x2; then x2, format and antiquant_* are not given */
+    tw_format_t format;        /**< of x2 */
+    const tw_tensor_t *y;      /**< (m,n) or (...,n), unit stride along n; the result */
+    /** (n). Type of x1, or fp32: added to the fp32 sums. int32 with int8 x1: added before scaling;
+     *  fp32, fp16 or bf16 with int8 x1: added after it. */
+    const tw_tensor_t *bias;
+    /** Shape of y; added to the result, which is rounded again. Type of y, any float type if y is fp32; not
+     *  with int32. */
+    const tw_tensor_t *x3;
+    const tw_tensor_t *antiquant_scale; /**< see tw_weight_args_t */
+    const tw_tensor_t *antiquant_offset;
+    int64_t antiquant_group_size;
+    /** int8 x1: (1), (n) or (1,n); int64 or uint64 patterns of tw_trans_quant_param, bf16, fp16 or fp32 */
+    const tw_tensor_t *dequant_scale;
+    const tw_tensor_t *pertoken_scale; /**< int8 x1 with dequant_scale: fp32, one a row: (m) or (m,1) */
+    /** Groups of rows with a matrix each: the first counts[0] rows of x1 with matrix 0 of x2, and so on;
+     *  n_counts is e, and the counts add up to m. Then bias is (e,n) and dequant_scale (e,1) or (e,n). */
+    const int64_t *counts;
+    int64_t n_counts; /**< 0: x2 is one matrix */
+} tw_matmul_args_t;
+
+#define TW_MATMUL_ARGS_INIT                                                                                            \
+    {                                                                                                                  \
+        sizeof(tw_matmul_args_t), NULL, NULL, NULL, TW_FORMAT_ND, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0 \
+    }
+
+/**
+ * y = x1 * x2, with what the other arguments add. Products and sums are fp32, or int32 with int8
+ * operands (k < 131072), in an order that depends on k and the ISA level alone: the same row of x1
+ * gives the same bits whatever m is, on any number of threads, packed or not. In fp32, each
+ * operation rounded to nearest even:
+ *   float types   v = sum + bias
+ *   int8          s = sum + bias (int32); v = s * dequant_scale * pertoken_scale + bias (float)
+ * then y = v rounded to its type, and y = y + x3 rounded again; if y is fp32 nothing else is rounded.
+ * Types of y: that of x1, or fp32; with int8 x1 int32 without dequant_scale, else fp16, bf16 or fp32.
+ * m, n and k may be 0; k = 0 gives sums of 0.
+ *
+ * `comm`: whose workers compute (TILEWIRE_THREADS of them, by default its share of the allowed cores);
+ * nothing is sent, and only this rank calls. NULL: the calling thread, with memory for this call.
+ * Blocks until y is there. One thread at a time on one comm. TW_ERR_ARGUMENT names the wrong
+ * argument. y must not overlap what is read. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_matmul(tw_comm_t *comm, const tw_matmul_args_t *args);
 
 /* ---- What the library knows ------------------------------------------------------------------ */
 

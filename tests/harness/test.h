@@ -108,6 +108,9 @@ void ranks_barrier(void);
 /* Inside a body: an allgather for tw_comm_args_t.allgather; `user` is ignored. */
 int ranks_allgather(void *user, const void *in, void *out, size_t bytes);
 
+/* A program may have options of its own: an exit status, or -1 to go on with the cases. */
+__attribute__((weak)) int test_option(int argc, char **argv);
+
 /* Zeroed memory that processes forked later share with this one. */
 void *test_shared_alloc(size_t bytes);
 

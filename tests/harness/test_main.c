@@ -311,6 +311,9 @@ static bool selected(const test_case_t *c, int n_words, char **words)
 
 int main(int argc, char **argv)
 {
+    const int own = test_option ? test_option(argc, argv) : -1;
+    if (own >= 0)
+        return own;
     const bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
     const int first = list ? 2 : 1;
     if (argc > 1 && !list && argv[1][0] == '-') {

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Picks the epilogue of a level. Any thread. */
+#include "gemm/epilogue.h"
+
+#include "gemm/epilogue_level.h"
+
+twi_gemm_finish_fn *twi_gemm_finish(twi_isa_t level)
+{
+#if defined(__x86_64__)
+    if (level >= TWI_ISA_AVX512)
+        return twi_gemm_finish__avx512;
+    if (level >= TWI_ISA_AVX2)
+        return twi_gemm_finish__avx2;
+#endif
+    (void)level;
+    return twi_gemm_finish__portable;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_GEMM_EPILOGUE_H
+#define TWI_GEMM_EPILOGUE_H
+/*
+ * From the sums of a tile to elements of the result, while the tile is in cache. Every operation is an
+ * fp32 operation rounded to nearest even. In this order, each step only if it is there:
+ *     integer sums    s += ibias (wraps); v = (float)s, rounded; v = v * scale[column]; v = v * token[row]
+ *     fp32 sums       v = s
+ *     both            v = v + fbias[column]
+ *     16-bit output   c = round(v); c = round(c + x3)          x3 has the type of the output
+ *     fp32 output     v = v + x3                               x3 is fp16, bf16 or fp32
+ *     int32 output    s itself: integer sums without any of scale, token, fbias, x3
+ * A cast keeps denormals, infinities and the sign of zeros; NaNs stay NaNs (quiet).
+ */
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "cpu/cpu.h"
+
+typedef struct twi_gemm_epilogue {
+    int integer;          /* sums are int32 */
+    uint32_t out_type;    /* TWI_FP16, TWI_BFP16, TWI_FP32, TWI_INT32 */
+    const int32_t *ibias; /* of all columns of the product, as the next three; NULL: none */
+    const float *fbias;
+    const float *scale;
+    const float *token; /* of all rows; NULL: none */
+    const void *x3;     /* element (0,0) of the product; NULL: none */
+    uint32_t x3_type;
+    int64_t x3_ld; /* elements between rows */
+} twi_gemm_epilogue_t;
+
+/* A part of a product: the tile's first element is (row, col). */
+typedef struct twi_gemm_part {
+    const void *acc; /* 64-byte aligned; fp32 or int32 */
+    int64_t ld_acc;  /* a multiple of 16 */
+    int64_t row, col;
+    int rows, cols;
+    void *out; /* of element (row, col), any alignment that its type has */
+    int64_t ld_out;
+} twi_gemm_part_t;
+
+typedef void twi_gemm_finish_fn(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part);
+
+/* The function of a level. All give the same bits. */
+twi_gemm_finish_fn *twi_gemm_finish(twi_isa_t level);
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The epilogue, written once over pairs of vectors. The including file, one per ISA level, defines
+ * first:
+ *   EPI_NAME, EPI_LANES    the function, and the 32-bit lanes of a vector
+ *   u32v, f32v             vectors of that many lanes; bits of any kind travel as u32v
+ *   pair_t {u32v lo, hi}   neighbours: 2 * EPI_LANES columns
+ *   cut_t, cut(n)          how to touch the first n columns of a pair only, 1 <= n <= 2 * EPI_LANES
+ *   get32, put32           (whole, cut, p[, pair]): a pair of 32-bit elements; `whole` is a constant,
+ *                          and `cut` counts only without it
+ *   get_f16, get_bf16, put_f16, put_bf16          the same of 16-bit ones, widened to fp32 and rounded
+ *   round_f16, round_bf16  (u32v): fp32 rounded to the type, as fp32
+ *   int_to_f32             (u32v): int32 to fp32, rounded
+ *
+ * What a tile needs is decided once a tile, and each common need has a loop of its own. In the loops
+ * for the rest, an absent step is done with the operand that changes nothing: 0 for ibias, 1 for
+ * scale and token. A loop that adds fbias runs only where there is one.
+ */
+#include "gemm/epilogue_level.h"
+
+enum { PAIR = 2 * EPI_LANES, NO_X3 = TWI_DTYPE_END };
+
+/* Steps on the way from sums to fp32 values. */
+typedef enum steps {
+    FLOAT_PLAIN,
+    FLOAT_BIAS,
+    INT_SCALE, /* ibias, scale */
+    INT_TOKEN, /* ibias, scale, token */
+    INT_ALL,   /* ibias, scale, token, fbias */
+    INT_AS_IS, /* ibias; the sums themselves are the output */
+} steps_t;
+
+/* A loop's constants: what the compiler sees as literals. */
+typedef struct plan {
+    steps_t steps;
+    uint32_t out_type;
+    uint32_t x3_type;
+} plan_t;
+
+/* Operands of the columns of a pair. */
+typedef struct columns {
+    pair_t ibias, scale, fbias;
+} columns_t;
+
+INLINE u32v splat(uint32_t bits)
+{
+    return bits - (u32v){0};
+}
+
+INLINE pair_t get_or(const void *array, int64_t at, uint32_t absent, bool whole, cut_t some)
+{
+    if (!array)
+        return (pair_t){splat(absent), splat(absent)};
+    return get32(whole, some, (const char *)array + at * 4);
+}
+
+INLINE columns_t columns_get(const twi_gemm_epilogue_t *e, int64_t col, bool whole, cut_t some)
+{
+    return (columns_t){
+        .ibias = get_or(e->ibias, col, 0, whole, some),
+        .scale = get_or(e->scale, col, 0x3f800000u, whole, some),
+        .fbias = get_or(e->fbias, col, 0, whole, some),
+    };
+}
+
+INLINE pair_t add(pair_t a, pair_t b)
+{
+    return (pair_t){(u32v)((f32v)a.lo + (f32v)b.lo), (u32v)((f32v)a.hi + (f32v)b.hi)};
+}
+
+INLINE pair_t multiply(pair_t a, pair_t b)
+{
+    return (pair_t){(u32v)((f32v)a.lo * (f32v)b.lo), (u32v)((f32v)a.hi * (f32v)b.hi)};
+}
+
+INLINE pair_t from_int(pair_t s)
+{
+    return (pair_t){int_to_f32(s.lo), int_to_f32(s.hi)};
+}
+
+INLINE pair_t values(steps_t steps, pair_t s, const columns_t *columns, pair_t token)
+{
+    if (steps == FLOAT_PLAIN)
+        return s;
+    if (steps == FLOAT_BIAS)
+        return add(s, columns->fbias);
+    s = (pair_t){s.lo + columns->ibias.lo, s.hi + columns->ibias.hi};
+    if (steps == INT_AS_IS)
+        return s;
+    pair_t v = multiply(from_int(s), columns->scale);
+    if (steps == INT_TOKEN || steps == INT_ALL)
+        v = multiply(v, token);
+    return steps == INT_ALL ? add(v, columns->fbias) : v;
+}
+
+INLINE pair_t get_x3(uint32_t type, bool whole, cut_t some, const void *p)
+{
+    if (type == TWI_FP16)
+        return get_f16(whole, some, p);
+    return type == TWI_BFP16 ? get_bf16(whole, some, p) : get32(whole, some, p);
+}
+
+INLINE pair_t rounded(uint32_t type, pair_t v)
+{
+    if (type == TWI_FP16)
+        return (pair_t){round_f16(v.lo), round_f16(v.hi)};
+    return type == TWI_BFP16 ? (pair_t){round_bf16(v.lo), round_bf16(v.hi)} : v;
+}
+
+INLINE void put_out(uint32_t type, bool whole, cut_t some, void *p, pair_t v)
+{
+    if (type == TWI_FP16)
+        put_f16(whole, some, p, v);
+    else if (type == TWI_BFP16)
+        put_bf16(whole, some, p, v);
+    else
+        put32(whole, some, p, v);
+}
+
+/* All rows of the columns [j, j + PAIR) of the part, or of the first of them that `some` tells. */
+INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int j,
+                           bool whole, cut_t some)
+{
+    const columns_t columns = columns_get(e, part->col + j, whole, some);
+    const int64_t out_bytes = (int64_t)twi_dtype_bytes(plan.out_type);
+    const int64_t x3_bytes = (int64_t)twi_dtype_bytes(plan.x3_type);
+    const char *acc = (const char *)part->acc + (int64_t)j * 4;
+    char *out = (char *)part->out + j * out_bytes;
+    const char *x3 = NULL;
+    if (plan.x3_type != NO_X3)
+        x3 = (const char *)e->x3 + (part->row * e->x3_ld + part->col + j) * x3_bytes;
+    const float *token = e->token ? e->token + part->row : NULL;
+    pair_t token_pair = {splat(0x3f800000u), splat(0x3f800000u)};
+    const int64_t acc_step = part->ld_acc * 4, out_step = part->ld_out * out_bytes, x3_step = e->x3_ld * x3_bytes;
+    const int rows = part->rows;
+    for (int r = 0; r < rows; r++, acc += acc_step, out += out_step) {
+        if (plan.steps == INT_TOKEN || (plan.steps == INT_ALL && token))
+            token_pair.lo = token_pair.hi = splat(twi_f32_bits(token[r]));
+        pair_t v = values(plan.steps, get32(whole, some, acc), &columns, token_pair);
+        if (plan.x3_type != NO_X3) {
+            v = add(rounded(plan.out_type, v), get_x3(plan.x3_type, whole, some, x3));
+            x3 += x3_step;
+        }
+        put_out(plan.out_type, whole, some, out, v);
+    }
+}
+
+INLINE void finish_part(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part)
+{
+    int j = 0;
+    for (; part->cols - j >= PAIR; j += PAIR)
+        finish_columns(plan, e, part, j, true, cut(PAIR));
+    if (j < part->cols)
+        finish_columns(plan, e, part, j, false, cut(part->cols - j));
+}
+
+static steps_t steps_of(const twi_gemm_epilogue_t *e)
+{
+    if (!e->integer)
+        return e->fbias ? FLOAT_BIAS : FLOAT_PLAIN;
+    if (e->fbias)
+        return INT_ALL;
+    return e->token ? INT_TOKEN : INT_SCALE;
+}
+
+/* One function a kind of output, with a loop for each kind of steps in it. */
+#define DEFINE_FINISH(name, out, x3)                                                                      \
+    static __attribute__((noinline)) void name(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part) \
+    {                                                                                                     \
+        switch (steps_of(e)) {                                                                            \
+        case FLOAT_PLAIN:                                                                                 \
+            finish_part((plan_t){FLOAT_PLAIN, out, x3}, e, part);                                         \
+            break;                                                                                        \
+        case FLOAT_BIAS:                                                                                  \
+            finish_part((plan_t){FLOAT_BIAS, out, x3}, e, part);                                          \
+            break;                                                                                        \
+        case INT_SCALE:                                                                                   \
+            finish_part((plan_t){INT_SCALE, out, x3}, e, part);                                           \
+            break;                                                                                        \
+        case INT_TOKEN:                                                                                   \
+            finish_part((plan_t){INT_TOKEN, out, x3}, e, part);                                           \
+            break;                                                                                        \
+        default:                                                                                          \
+            finish_part((plan_t){INT_ALL, out, x3}, e, part);                                             \
+            break;                                                                                        \
+        }                                                                                                 \
+    }
+DEFINE_FINISH(to_f16, TWI_FP16, NO_X3)
+DEFINE_FINISH(to_f16_x3, TWI_FP16, TWI_FP16)
+DEFINE_FINISH(to_bf16, TWI_BFP16, NO_X3)
+DEFINE_FINISH(to_bf16_x3, TWI_BFP16, TWI_BFP16)
+DEFINE_FINISH(to_f32, TWI_FP32, NO_X3)
+DEFINE_FINISH(to_f32_x3_f16, TWI_FP32, TWI_FP16)
+DEFINE_FINISH(to_f32_x3_bf16, TWI_FP32, TWI_BFP16)
+DEFINE_FINISH(to_f32_x3_f32, TWI_FP32, TWI_FP32)
+
+static __attribute__((noinline)) void to_int32(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part)
+{
+    finish_part((plan_t){INT_AS_IS, TWI_INT32, NO_X3}, e, part);
+}
+
+static void to_any_f32(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part)
+{
+    if (!e->x3)
+        to_f32(e, part);
+    else if (e->x3_type == TWI_FP16)
+        to_f32_x3_f16(e, part);
+    else if (e->x3_type == TWI_BFP16)
+        to_f32_x3_bf16(e, part);
+    else
+        to_f32_x3_f32(e, part);
+}
+
+void EPI_NAME(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part)
+{
+    switch (epilogue->out_type) {
+    case TWI_FP16:
+        (epilogue->x3 ? to_f16_x3 : to_f16)(epilogue, part);
+        break;
+    case TWI_BFP16:
+        (epilogue->x3 ? to_bf16_x3 : to_bf16)(epilogue, part);
+        break;
+    case TWI_FP32:
+        to_any_f32(epilogue, part);
+        break;
+    default:
+        to_int32(epilogue, part);
+        break;
+    }
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_GEMM_EPILOGUE_LEVEL_H
+#define TWI_GEMM_EPILOGUE_LEVEL_H
+/* The epilogues that there are. Outside epilogue.c they are reached through twi_gemm_finish. */
+#include "gemm/epilogue.h"
+
+twi_gemm_finish_fn twi_gemm_finish__portable;
+#if defined(__x86_64__)
+twi_gemm_finish_fn twi_gemm_finish__avx2;
+twi_gemm_finish_fn twi_gemm_finish__avx512;
+#endif
+
+#endif

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a problem is computed: kernel, blocks, and the memory of a worker.
+ *
+ * A strip is mb rows, whose panels of A stay in the second-level cache for a pass over k while the panels
+ * of B go by. A k-block of a panel of B stays in the first-level cache while it meets all panels of the
+ * strip, and so do the sums if they fit. Packing plain matrices on the way costs the same for any number
+ * of rows, so it is worth a taller strip.
+ */
+#include "gemm/weight.h"
+
+enum {
+    ROWS = 256,             /* of a strip */
+    PLAIN_TALLER = 4,       /* a strip where panels of B are packed on the way is so many times as tall */
+    LANES_BYTES = 1024,     /* of a column of a k-block */
+    SPLIT_BYTES = 4096,     /* the same of F16X2, whose steps are four times as long as they are to load */
+    STREAM_BYTES = 8 << 20, /* of C: from here on it is written around the caches by kernels that are fast enough */
+    STRIP_BYTES = 1 << 20,  /* of a strip of A in a pass, but at most half of the second-level cache */
+    COLUMNS = 256,          /* nb, if there are several passes */
+    SUMS_BYTES = 512 << 10, /* of a strip and nb columns */
+    LINE_BYTES = 64,
+};
+
+static int64_t round_up(int64_t value, int64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+static int64_t at_least(int64_t value, int64_t least)
+{
+    return value > least ? value : least;
+}
+
+static int64_t at_most(int64_t value, int64_t most)
+{
+    return value < most ? value : most;
+}
+
+static int64_t stored_bytes(const twi_gemm_problem_t *problem)
+{
+    return problem->weight ? problem->weight->item_bytes : problem->b->item_bytes;
+}
+
+static bool quantised(const twi_gemm_problem_t *problem)
+{
+    return problem->weight ? problem->weight->group > 0 : problem->antiquant.scale != NULL;
+}
+
+/* The size of equal blocks of about `wanted` that make up k. */
+static int64_t even_blocks(int64_t k, int64_t wanted)
+{
+    const int64_t n = at_least((k + wanted / 2) / wanted, 1);
+    return (k + n - 1) / n;
+}
+
+static int64_t strip_bytes(void)
+{
+    const int64_t l2 = (int64_t)twi_cpu_topology()->l2_bytes;
+    return l2 > 0 ? at_most(STRIP_BYTES, l2 / 2) : STRIP_BYTES / 2;
+}
+
+static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
+{
+    const int64_t lane = twi_gemm_lane_bytes(plan->kernel->lane);
+    if (low && plan->direct)
+        return plan->k_pad; /* B goes by once */
+    const bool split = plan->kernel->lane == TWI_LANE_F16X2 && !low;
+    return even_blocks(plan->k_pad, (split ? SPLIT_BYTES : LANES_BYTES) / lane);
+}
+
+/* A choice, or what the caller wants, as whole units and within the problem. */
+static int64_t settle(int64_t wanted, int64_t choice, int64_t unit, int64_t most)
+{
+    return round_up(at_least(at_most(wanted > 0 ? wanted : choice, most), 1), unit);
+}
+
+static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
+{
+    const twi_gemm_kernel_t *kernel = plan->kernel;
+    const twi_gemm_problem_t *problem = plan->problem;
+    const twi_gemm_blocks_t *wanted = &problem->blocks;
+    const bool low = problem->m <= kernel->mr;
+    twi_gemm_blocks_t blocks;
+    blocks.mb = settle(wanted->mb, problem->weight ? ROWS : ROWS * PLAIN_TALLER, kernel->mr, problem->m);
+    blocks.kb = settle(wanted->kb, choose_kb(plan, low), kernel->ks, plan->k_pad);
+    const int64_t deep = strip_bytes() / (blocks.mb * twi_gemm_lane_bytes(kernel->lane));
+    blocks.pass = settle(wanted->pass, low ? plan->k_pad : deep, blocks.kb, plan->k_pad);
+    blocks.nb = settle(wanted->nb, at_most(COLUMNS, SUMS_BYTES / (blocks.mb * 4)), kernel->nr, problem->n);
+    return blocks;
+}
+
+/* For whole lines of C, and so many of them that they would not stay in a cache; else NULL. */
+static twi_gemm_stream_fn *choose_stream(const twi_gemm_plan_t *plan)
+{
+#if defined(__x86_64__)
+    const twi_gemm_problem_t *problem = plan->problem;
+    const int64_t row = problem->ldc * (int64_t)twi_dtype_bytes(problem->epilogue.out_type);
+    const bool whole = (uintptr_t)problem->c % LINE_BYTES == 0 && row % LINE_BYTES == 0 && row > 0;
+    if ((plan->kernel->flags & TWI_KERNEL_AMX) && !problem->hook && whole && problem->m >= STREAM_BYTES / row)
+        return twi_gemm_stream__avx512;
+#endif
+    (void)plan;
+    return NULL;
+}
+
+static size_t lines(int64_t bytes)
+{
+    return (size_t)round_up(bytes, LINE_BYTES);
+}
+
+static void size_memory(twi_gemm_plan_t *plan)
+{
+    const twi_gemm_kernel_t *kernel = plan->kernel;
+    const twi_gemm_problem_t *problem = plan->problem;
+    const twi_gemm_blocks_t *blocks = &plan->blocks;
+    const int64_t panel = blocks->kb * kernel->nr;
+    const int64_t sums_rows = blocks->kb < plan->k_pad ? blocks->mb : kernel->mr;
+    const int64_t sums_cols = blocks->pass < plan->k_pad ? blocks->nb : kernel->nr;
+    plan->sums_bytes = lines(sums_rows * sums_cols * 4);
+    plan->stored_panel_bytes = problem->weight ? 0 : lines(panel * plan->stored_bytes);
+    plan->dequant_bytes = quantised(problem) ? lines(panel * 2) : 0;
+    plan->scale_bytes = quantised(problem) ? lines((int64_t)kernel->nr * kernel->kb * 4) : 0;
+    plan->lanes_bytes =
+        twi_gemm_lanes_differ(kernel, problem->kind) ? lines(panel * twi_gemm_lane_bytes(kernel->lane)) : 0;
+    plan->tile_bytes = plan->stream ? lines((int64_t)kernel->mr * kernel->nr * 4) : 0;
+    plan->worker_bytes = plan->sums_bytes + plan->tile_bytes + plan->stored_panel_bytes + plan->dequant_bytes +
+                         (quantised(problem) ? 2 * plan->scale_bytes + LINE_BYTES : 0) + plan->lanes_bytes +
+                         lines(TWI_GEMM_TOUCH_MAX * (int64_t)sizeof(void *));
+}
+
+void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
+{
+    const twi_isa_t isa = twi_cpu_isa();
+    const twi_gemm_kernel_t *kernel = twi_gemm_kernel_find(problem->kind, isa);
+    twi_gemm_plan_t plan = {
+        .problem = problem,
+        .kernel = kernel,
+        .convert = twi_gemm_convert(isa),
+        .finish = twi_gemm_finish(isa),
+        .k_pad = round_up(problem->k, kernel->ks),
+        .stored_bytes = stored_bytes(problem),
+        .direct = problem->weight && !quantised(problem) && !twi_gemm_lanes_differ(kernel, problem->kind),
+    };
+    plan.panel_bytes = round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
+    plan.blocks = choose_blocks(&plan);
+    plan.stream = choose_stream(&plan);
+    size_memory(&plan);
+    *plan_out = plan;
+}

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One strip of a product, by one thread: all loops around the kernel. For nb columns, for each pass over
+ * k, for each panel of B, for each k-block of the pass, for each panel of A: a call of the kernel; after
+ * the last k-block the tile is finished while it is in cache.
+ */
+#include <string.h>
+
+#include "gemm/weight.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#define MXCSR_DEFAULT 0x1f80u /* nearest, no flush, all masked */
+#endif
+
+enum {
+    LINE_BYTES = 64,
+    STREAM_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
+};
+
+typedef struct memory {
+    char *sums;
+    void *stored, *dequant, *lanes;
+    float *scale, *offset; /* of one panel, each column kb times */
+    int64_t *spread;       /* which those are: column, row of scales */
+    void *tile;            /* a finished one on its way around the caches */
+    const void **touch;
+} memory_t;
+
+/* What is the same for all calls of a strip. */
+typedef struct work {
+    const twi_gemm_plan_t *plan;
+    const twi_gemm_problem_t *problem;
+    const twi_gemm_kernel_t *kernel;
+    const twi_gemm_strip_t *strip;
+    twi_gemm_antiquant_t antiquant;
+    twi_gemm_epilogue_t epilogue; /* its vectors are those of the group */
+    memory_t memory;
+} work_t;
+
+/* One k-block. */
+typedef struct block {
+    int64_t k0, k_count; /* k_count in whole steps */
+    bool first, last;
+} block_t;
+
+/* ---- Modes ------------------------------------------------------------------------------------- */
+
+void twi_gemm_mode_begin(const twi_gemm_plan_t *plan, twi_gemm_mode_t *mode_out)
+{
+    twi_gemm_mode_t mode = {.tiles = (plan->kernel->flags & TWI_KERNEL_AMX) != 0};
+#if defined(__x86_64__)
+    mode.saved = _mm_getcsr();
+    _mm_setcsr(MXCSR_DEFAULT);
+#endif
+    if (mode.tiles)
+        twi_gemm_tiles_begin();
+    *mode_out = mode;
+}
+
+void twi_gemm_mode_end(const twi_gemm_mode_t *mode)
+{
+    if (mode->tiles)
+        twi_gemm_tiles_end();
+#if defined(__x86_64__)
+    _mm_setcsr(mode->saved);
+    _mm_sfence(); /* a release store that follows does not wait for what went around the caches */
+#endif
+}
+
+/* ---- Panels ------------------------------------------------------------------------------------ */
+
+void twi_gemm_pack_rows(const twi_gemm_plan_t *plan, const void *a, int64_t lda, int64_t rows, void *dst)
+{
+    const twi_gemm_kind_t kind = plan->problem->kind;
+    const int mr = plan->kernel->mr;
+    for (int64_t row = 0; row < rows; row += mr) {
+        const char *from = (const char *)a + row * lda * twi_gemm_kind_bytes(kind);
+        const int count = rows - row < mr ? (int)(rows - row) : mr;
+        char *to = (char *)dst + row / mr * plan->panel_bytes;
+        twi_gemm_pack_a(plan->convert, plan->kernel, kind, from, lda, count, plan->problem->k, to);
+    }
+}
+
+/* Each of nr scales kb times, as the elements of a stored panel lie. */
+static void spread_row(const work_t *w, const float *from, int64_t col, float *to)
+{
+    const int nr = w->kernel->nr, kb = w->kernel->kb;
+    for (int j = 0; j < nr; j++)
+        for (int i = 0; i < kb; i++)
+            to[j * kb + i] = col + j < w->problem->n ? from[col + j] : 0.0f;
+}
+
+/* Scales and offsets of row `row` for the panel at `col`. */
+static void spread(const work_t *w, int64_t col, int64_t row)
+{
+    const twi_gemm_antiquant_t *q = &w->antiquant;
+    int64_t *held = w->memory.spread;
+    if (held[0] == col && held[1] == row)
+        return;
+    spread_row(w, q->scale + row * q->ld, col, w->memory.scale);
+    if (q->offset)
+        spread_row(w, q->offset + row * q->ld, col, w->memory.offset);
+    held[0] = col;
+    held[1] = row;
+}
+
+/* Rows past k stay zero, whatever the scales are: infinity times the zero of A would be NaN. */
+static void clear_padding(const work_t *w, const block_t *block, uint16_t *panel)
+{
+    const int nr = w->kernel->nr, kb = w->kernel->kb;
+    for (int64_t k = w->problem->k > block->k0 ? w->problem->k : block->k0; k < block->k0 + block->k_count; k++)
+        for (int j = 0; j < nr; j++)
+            panel[((k - block->k0) / kb * nr + j) * kb + (k - block->k0) % kb] = 0;
+}
+
+static const void *dequantise(const work_t *w, const block_t *block, int64_t col, const int8_t *stored)
+{
+    const twi_gemm_antiquant_t *q = &w->antiquant;
+    const int64_t period = (int64_t)w->kernel->nr * w->kernel->kb;
+    const int64_t end = block->k0 + block->k_count;
+    uint16_t *dst = w->memory.dequant;
+    for (int64_t k = block->k0; k < end;) {
+        const int64_t row = k / q->group, next = (row + 1) * q->group;
+        const int64_t stop = next < w->problem->k && next < end ? next : end; /* the last one takes the padding */
+        const int64_t count = stop - k, at = (k - block->k0) * w->kernel->nr;
+        const twi_gemm_convert_t *convert = w->plan->convert;
+        spread(w, col, row);
+        (w->problem->kind == TWI_GEMM_BF16 ? convert->dequant_bf16 : convert->dequant_f16)(
+            dst + at, stored + at, count / w->kernel->kb, period, w->memory.scale, q->offset ? w->memory.offset : NULL);
+        k = stop;
+    }
+    clear_padding(w, block, dst);
+    return dst;
+}
+
+/* Where a packed weight has panel number `panel` from k0 on. */
+static const char *packed_panel(const work_t *w, int64_t panel, int64_t k0)
+{
+    return twi_gemm_weight_panel(w->problem->weight, w->strip->group, panel) +
+           k0 * w->kernel->nr * w->plan->stored_bytes;
+}
+
+/* The k-block of panel number `panel` of B, as the kernel wants it. */
+static const void *panel_of_b(const work_t *w, const block_t *block, int64_t panel)
+{
+    const twi_gemm_kernel_t *kernel = w->kernel;
+    const int64_t col = panel * kernel->nr;
+    const void *b;
+    if (w->problem->weight) {
+        b = packed_panel(w, panel, block->k0);
+    } else {
+        twi_gemm_pack_b(w->plan->convert, &w->problem->b[w->strip->group], block->k0, block->k_count, col, kernel->nr,
+                        kernel->kb, w->memory.stored);
+        b = w->memory.stored;
+    }
+    if (w->antiquant.scale)
+        b = dequantise(w, block, col, b);
+    if (w->plan->lanes_bytes > 0) {
+        twi_gemm_lanes_b(w->plan->convert, kernel, w->problem->kind, b, block->k_count, w->memory.lanes);
+        b = w->memory.lanes;
+    }
+    return b;
+}
+
+/* ---- Tiles ------------------------------------------------------------------------------------- */
+
+/* The lines of a tile in a row-major matrix. */
+static int lines_of(const twi_gemm_tile_t *tile, int64_t item_bytes, const void **touch)
+{
+    int n = 0;
+    for (int i = 0; i < tile->rows; i++) {
+        const char *row = (const char *)tile->out + i * tile->ld_out * item_bytes;
+        const char *end = row + tile->cols * item_bytes;
+        for (const char *line = row - (uintptr_t)row % LINE_BYTES; line < end; line += LINE_BYTES)
+            touch[n++] = line;
+    }
+    return n;
+}
+
+/* Where the tile goes, from the hook or in C; *place_out is for the kernel. */
+static void place_tile(const work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t *place_out)
+{
+    const twi_gemm_hook_t *hook = w->problem->hook;
+    const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
+    tile->ld_out = w->problem->ldc;
+    tile->out = w->problem->c ? (char *)w->problem->c + (tile->row * tile->ld_out + tile->col) * item_bytes : NULL;
+    *place_out = (twi_gemm_place_t){.out = tile->out, .ld_out = tile->ld_out, .touch = w->memory.touch};
+    if (hook) {
+        hook->place(hook->user, tile, place_out);
+        tile->out = place_out->out;
+        tile->ld_out = place_out->ld_out;
+    } else if (!w->plan->stream) {
+        place_out->n_touch = lines_of(tile, item_bytes, place_out->touch);
+        place_out->touch_write = 1;
+    }
+}
+
+static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const void *acc)
+{
+    const twi_gemm_hook_t *hook = w->problem->hook;
+    const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
+    const bool stream = w->plan->stream && tile->cols * item_bytes % LINE_BYTES == 0;
+    const twi_gemm_part_t part = {
+        .acc = acc,
+        .ld_acc = w->kernel->nr,
+        .row = tile->row,
+        .col = tile->col,
+        .rows = tile->rows,
+        .cols = tile->cols,
+        .out = stream ? w->memory.tile : tile->out,
+        .ld_out = stream ? tile->cols : tile->ld_out,
+    };
+    w->plan->finish(&w->epilogue, &part);
+    if (stream)
+        w->plan->stream(tile->out, tile->ld_out * item_bytes, part.out, part.rows, part.cols * item_bytes);
+    if (hook && hook->done)
+        hook->done(hook->user, tile);
+}
+
+/* A panel of B in a k-block, and what follows it. */
+typedef struct column {
+    int64_t panel;    /* its number */
+    char *sums;       /* of the tile with the first panel of A */
+    size_t stride;    /* from there to the next one */
+    const char *next; /* what is read from memory after it; NULL: nothing, or not known */
+} column_t;
+
+static twi_gemm_tile_t tile_at(const work_t *w, int64_t at, int64_t panel)
+{
+    const twi_gemm_kernel_t *kernel = w->kernel;
+    const int64_t rows = w->strip->rows - at, col = panel * kernel->nr, cols = w->strip->col + w->strip->cols - col;
+    return (twi_gemm_tile_t){
+        .row = w->strip->row + at,
+        .col = col,
+        .rows = rows < kernel->mr ? (int)rows : kernel->mr,
+        .cols = cols < kernel->nr ? (int)cols : kernel->nr,
+        .group = w->strip->group,
+    };
+}
+
+/* All panels of A with one panel of B. Each call brings its share of what follows it nearer. */
+static void column_of_tiles(const work_t *w, const block_t *block, const column_t *column)
+{
+    const twi_gemm_kernel_t *kernel = w->kernel;
+    const void *b = panel_of_b(w, block, column->panel);
+    const int64_t a_at = block->k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane);
+    const int64_t n_tiles = (w->strip->rows + kernel->mr - 1) / kernel->mr;
+    const int64_t share = block->k_count * kernel->nr * w->plan->stored_bytes / n_tiles;
+    for (int64_t i = 0; i < n_tiles; i++) {
+        twi_gemm_tile_t tile = tile_at(w, i * kernel->mr, column->panel);
+        twi_gemm_call_t call = {
+            .a = (const char *)w->strip->a + i * w->plan->panel_bytes + a_at,
+            .b = b,
+            .acc = column->sums + (size_t)i * column->stride,
+            .steps = block->k_count / kernel->ks,
+            .rows = tile.rows,
+            .accumulate = !block->first,
+            .ahead = column->next ? column->next + i * share : NULL,
+            .ahead_bytes = column->next ? share : 0,
+        };
+        if (block->last) {
+            twi_gemm_place_t place;
+            place_tile(w, &tile, &place);
+            call.touch = place.touch;
+            call.n_touch = place.n_touch;
+            call.touch_write = place.touch_write;
+        }
+        kernel->run(&call);
+        if (block->last)
+            finish_tile(w, &tile, call.acc);
+    }
+}
+
+/* ---- The strip --------------------------------------------------------------------------------- */
+
+static memory_t divide(const twi_gemm_plan_t *plan, void *memory)
+{
+    memory_t m = {.sums = memory};
+    char *next = m.sums + plan->sums_bytes;
+    m.tile = next;
+    next += plan->tile_bytes;
+    m.stored = next;
+    next += plan->stored_panel_bytes;
+    m.dequant = next;
+    next += plan->dequant_bytes;
+    m.scale = (float *)next;
+    m.offset = (float *)(next + plan->scale_bytes);
+    m.spread = (int64_t *)(next + 2 * plan->scale_bytes);
+    if (plan->scale_bytes > 0)
+        m.spread[0] = -1;
+    next += plan->scale_bytes > 0 ? 2 * plan->scale_bytes + LINE_BYTES : 0;
+    m.lanes = next;
+    next += plan->lanes_bytes;
+    m.touch = (const void **)next;
+    return m;
+}
+
+static twi_gemm_antiquant_t scales_of(const twi_gemm_problem_t *problem, int group)
+{
+    if (problem->weight)
+        return twi_gemm_weight_antiquant(problem->weight, group);
+    twi_gemm_antiquant_t q = problem->antiquant;
+    if (q.scale) {
+        const int64_t rows = (problem->k + q.group - 1) / q.group, at = group * rows * q.ld;
+        q.scale += at;
+        q.offset = q.offset ? q.offset + at : NULL;
+    }
+    return q;
+}
+
+static twi_gemm_epilogue_t epilogue_of(const twi_gemm_problem_t *problem, int group)
+{
+    twi_gemm_epilogue_t e = problem->epilogue;
+    const int64_t at = group * problem->n;
+    e.ibias = e.ibias ? e.ibias + at : NULL;
+    e.fbias = e.fbias ? e.fbias + at : NULL;
+    e.scale = e.scale ? e.scale + at : NULL;
+    return e;
+}
+
+/* Some k of nb columns: what one pass over the strip covers. */
+typedef struct pass {
+    int64_t col, end; /* columns */
+    int64_t k0, k1;
+} pass_t;
+
+/*
+ * What is read after a block of the panel of column c: the next stored one, also that of the strip to
+ * the right, which is likely to be next. A single panel of A leaves no time for that: there the panel
+ * itself is asked for while it is used.
+ */
+static const char *next_panel(const work_t *w, const pass_t *pass, const block_t *block, int64_t c)
+{
+    const int nr = w->kernel->nr;
+    const int64_t k = block->k0 + block->k_count;
+    if (!w->problem->weight)
+        return NULL;
+    if (w->strip->rows <= w->kernel->mr)
+        return w->plan->direct ? packed_panel(w, c / nr, block->k0) + STREAM_BYTES : NULL;
+    if (k < pass->k1)
+        return packed_panel(w, c / nr, k);
+    if (c + nr < pass->end)
+        return packed_panel(w, c / nr + 1, pass->k0);
+    if (!block->last)
+        return packed_panel(w, pass->col / nr, k);
+    return pass->end < w->problem->n ? packed_panel(w, pass->end / nr, 0) : NULL;
+}
+
+/* All k-blocks of the pass for one panel of B. At least one, if k is 0. */
+static void panel_pass(const work_t *w, const pass_t *pass, column_t *column)
+{
+    const int64_t k_pad = w->plan->k_pad;
+    int64_t k = pass->k0;
+    do {
+        const int64_t left = pass->k1 - k, kb = w->plan->blocks.kb;
+        const block_t block = {
+            .k0 = k,
+            .k_count = left < kb ? left : kb,
+            .first = k == 0,
+            .last = (left < kb ? left : kb) == k_pad - k,
+        };
+        column->next = next_panel(w, pass, &block, column->panel * w->kernel->nr);
+        column_of_tiles(w, &block, column);
+        k += block.k_count;
+    } while (k < pass->k1);
+}
+
+/* Columns col..end-1, at most nb of them. Sums that need not wait share one place. */
+static void columns(const work_t *w, int64_t col, int64_t end)
+{
+    const twi_gemm_plan_t *plan = w->plan;
+    const twi_gemm_kernel_t *kernel = w->kernel;
+    const int64_t n_tiles = (w->strip->rows + kernel->mr - 1) / kernel->mr;
+    const size_t tile_bytes = (size_t)(kernel->mr * kernel->nr) * 4;
+    const size_t stride = plan->blocks.kb < plan->k_pad ? tile_bytes : 0;
+    const size_t column_bytes = plan->blocks.pass < plan->k_pad ? (size_t)n_tiles * tile_bytes : 0;
+    pass_t pass = {.col = col, .end = end};
+    do {
+        const int64_t left = plan->k_pad - pass.k0;
+        pass.k1 = left < plan->blocks.pass ? plan->k_pad : pass.k0 + plan->blocks.pass;
+        column_t column = {.sums = w->memory.sums, .stride = stride};
+        for (int64_t c = col; c < end; c += kernel->nr, column.sums += column_bytes) {
+            column.panel = c / kernel->nr;
+            panel_pass(w, &pass, &column);
+        }
+        pass.k0 = pass.k1;
+    } while (pass.k0 < plan->k_pad);
+}
+
+void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory)
+{
+    const work_t work = {
+        .plan = plan,
+        .problem = plan->problem,
+        .kernel = plan->kernel,
+        .strip = strip,
+        .antiquant = scales_of(plan->problem, strip->group),
+        .epilogue = epilogue_of(plan->problem, strip->group),
+        .memory = divide(plan, memory),
+    };
+    const int64_t right = strip->col + strip->cols;
+    for (int64_t col = strip->col; col < right; col += plan->blocks.nb)
+        columns(&work, col, right - col < plan->blocks.nb ? right : col + plan->blocks.nb);
+}

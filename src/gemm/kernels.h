@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_GEMM_KERNELS_H
+#define TWI_GEMM_KERNELS_H
+/*
+ * The registry of inner kernels. A kernel multiplies a panel of A (mr rows) with a panel of B (nr
+ * columns) over some steps of k, and keeps the sums in a tile that it is handed back for the next
+ * steps. Every element of a tile has one fixed order of operations, which depends on k alone: not on
+ * how many rows matter, nor on where k is cut into calls.
+ *
+ * Panels, of elements of the row's lane, 64-byte aligned:
+ *     A   [k/ka][mr][ka]     ka neighbours of k of one row, then the next row
+ *     B   [k/kb][nr][kb]
+ * k is padded to whole steps of ks with zeros, which add nothing. ka and kb divide ks.
+ */
+#include <stdint.h>
+
+#include "cpu/cpu.h"
+
+/* What a product multiplies; the value is also the number of a bit in `serves`. */
+typedef enum twi_gemm_kind { TWI_GEMM_F32, TWI_GEMM_BF16, TWI_GEMM_F16, TWI_GEMM_S8, TWI_GEMM_KINDS } twi_gemm_kind_t;
+
+/* Bytes of an element of the matrices of a kind. */
+static inline int twi_gemm_kind_bytes(twi_gemm_kind_t kind)
+{
+    return kind == TWI_GEMM_F32 ? 4 : kind == TWI_GEMM_S8 ? 1 : 2;
+}
+
+/* Elements of a panel. Sums are int32 for S8, S16 and U8, and fp32 for the others. */
+typedef enum twi_gemm_lane {
+    TWI_LANE_F32,
+    TWI_LANE_BF16,
+    TWI_LANE_S8,
+    TWI_LANE_S16, /* int8, widened */
+    TWI_LANE_U8,  /* A holds int8 + 128 as bytes without sign, B int8; the kernel takes the 128 out again */
+    /*
+     * fp16 as the exact sum of two bf16: `hi` has the sign and the top 8 bits of the significand, `lo`
+     * the rest; lo of an infinity or NaN is 0. A step is two planes, all of hi and then all of lo:
+     * A [k/ks][2][ks/ka][mr][ka], B [k/ks][2][ks/kb][nr][kb].
+     */
+    TWI_LANE_F16X2,
+} twi_gemm_lane_t;
+
+enum {
+    TWI_KERNEL_FLUSH = 1, /* denormal bf16 factors count as zero, and denormal sums become zero */
+    TWI_KERNEL_VNNI = 2,  /* needs twi_cpu_vnni() besides its level */
+    TWI_KERNEL_AMX = 4,   /* between twi_gemm_tiles_begin and _end of the calling thread */
+};
+
+/* One call. `acc` is [mr][nr], 64-byte aligned. */
+typedef struct twi_gemm_call {
+    const void *a, *b;
+    void *acc;
+    int64_t steps;  /* of ks; may be 0 */
+    int rows;       /* 1..mr: of which the sums are wanted; the other rows of acc are left in any state */
+    int accumulate; /* 0: acc is written, 1: added to */
+    /* Lines that will be used right after the last steps: prefetched on the way, evenly. */
+    const void *const *touch;
+    int n_touch;
+    int touch_write; /* 1: they will be written */
+    /*
+     * What comes from far memory and is used a while later, in this call or the next ones: brought nearer on
+     * the way, or not, as the kernel likes. May be no memory at all.
+     */
+    const void *ahead;
+    int64_t ahead_bytes;
+} twi_gemm_call_t;
+
+typedef void twi_gemm_kernel_fn(const twi_gemm_call_t *call);
+
+typedef struct twi_gemm_kernel {
+    const char *name;
+    twi_isa_t isa;
+    twi_gemm_lane_t lane;
+    unsigned serves; /* bits of twi_gemm_kind_t */
+    int mr, nr, ks, ka, kb;
+    unsigned flags;
+    twi_gemm_kernel_fn *run;
+} twi_gemm_kernel_t;
+
+#define TWI_GEMM_MR_MAX 32
+#define TWI_GEMM_NR_MAX 64
+
+extern const twi_gemm_kernel_t twi_gemm_kernels[];
+extern const int twi_gemm_n_kernels;
+
+#define TW_KERNEL(name, ISA, LANE, SERVES, MR, NR, KS, KA, KB, FLAGS) twi_gemm_kernel_fn name;
+#include "gemm/kernels.def"
+#undef TW_KERNEL
+
+/* Whether the machine and the level allow the row. */
+int twi_gemm_kernel_usable(const twi_gemm_kernel_t *kernel, twi_isa_t level);
+
+/* The best usable row for a kind at a level: the last one of the highest ISA. There always is one. */
+const twi_gemm_kernel_t *twi_gemm_kernel_find(twi_gemm_kind_t kind, twi_isa_t level);
+
+/* Bytes of an element of a panel: of both planes together for F16X2. */
+static inline int twi_gemm_lane_bytes(twi_gemm_lane_t lane)
+{
+    switch (lane) {
+    case TWI_LANE_F32:
+    case TWI_LANE_F16X2:
+        return 4;
+    case TWI_LANE_BF16:
+    case TWI_LANE_S16:
+        return 2;
+    default:
+        return 1;
+    }
+}
+
+/*
+ * Tile registers of the calling thread: configured before the first call of a kernel with
+ * TWI_KERNEL_AMX, given back after the last one so that switching threads does not save them.
+ */
+void twi_gemm_tiles_begin(void);
+void twi_gemm_tiles_end(void);
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_GEMM_X86_AMX_BODY_H
+#define TWI_GEMM_X86_AMX_BODY_H
+/*
+ * What the kernels for tile registers have in common: everything but the step. Only for files that are
+ * compiled for AMX. Tiles 0 to 3 are the sums: columns 0..15 and 16..31 of the upper 16 rows, then of
+ * the lower ones; a step has the others to itself. With at most 16 rows the lower half is left out and
+ * tiles 2 and 3 are free too. Every tile is 16 rows of 64 bytes.
+ *
+ * Compilers do not know which memory a tile load reads: see amx_fence.
+ */
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gemm/kernel_touch.h"
+#include "gemm/kernels.h"
+
+#define AMX_INLINE static inline __attribute__((always_inline))
+
+enum {
+    AMX_LINE = 64,
+    AMX_HALF = 16,          /* rows, and columns of four bytes, of a tile */
+    AMX_PLANE_BYTES = 2048, /* of a panel in one step: 32 rows of a line; F16X2 has two */
+    AMX_A_LD = 64,          /* bytes between rows of a tile in a panel of A, */
+    AMX_B_LD = 128,         /* in a panel of B, */
+    AMX_ACC_LD = 128,       /* and in the sums */
+    AMX_A_LOWER = 1024,     /* from the upper to the lower tile of A */
+    AMX_B_RIGHT = 64,       /* from the left to the right tile of B */
+    AMX_ACC_LOWER = 2048,   /* from the upper to the lower tiles of the sums */
+    AMX_ACC_RIGHT = 64,     /* from the left to the right ones */
+};
+
+/* One step: multiplies planes at a and b into the sums. */
+typedef void amx_step_fn(const char *a, const char *b);
+
+/* Stores before it have reached memory, as far as the compiler goes, when tiles are loaded after it. */
+AMX_INLINE void amx_fence(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+
+/*
+ * Nothing else is prefetched: panels are in the second-level cache, and asking for them earlier slows the
+ * steps down. Where a step is one product a tile, A is loaded past the first-level cache, so that it does
+ * not push B out of there; this is worth a fifth of the time. With few rows what is ahead is used at once, with many rows by later calls.
+ */
+AMX_INLINE const char *amx_ahead(const char *ahead, int64_t lines, int lower)
+{
+    for (; lines > 0; lines--, ahead += AMX_LINE) {
+        if (lower)
+            _mm_prefetch(ahead, _MM_HINT_T1);
+        else
+            _mm_prefetch(ahead, _MM_HINT_T0);
+    }
+    return ahead;
+}
+
+AMX_INLINE int64_t amx_ahead_lines(const twi_gemm_call_t *call)
+{
+    const int64_t lines = call->ahead_bytes / AMX_LINE;
+    return lines > 0 && call->steps > 0 ? (lines + call->steps - 1) / call->steps : 0;
+}
+
+AMX_INLINE void amx_load_sums(const char *acc, int lower)
+{
+    _tile_loadd(0, acc, AMX_ACC_LD);
+    _tile_loadd(1, acc + AMX_ACC_RIGHT, AMX_ACC_LD);
+    if (lower) {
+        _tile_loadd(2, acc + AMX_ACC_LOWER, AMX_ACC_LD);
+        _tile_loadd(3, acc + AMX_ACC_LOWER + AMX_ACC_RIGHT, AMX_ACC_LD);
+    }
+}
+
+AMX_INLINE void amx_zero_sums(int lower)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    if (lower) {
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+}
+
+AMX_INLINE void amx_store_sums(char *out, int lower)
+{
+    _tile_stored(0, out, AMX_ACC_LD);
+    _tile_stored(1, out + AMX_ACC_RIGHT, AMX_ACC_LD);
+    if (lower) {
+        _tile_stored(2, out + AMX_ACC_LOWER, AMX_ACC_LD);
+        _tile_stored(3, out + AMX_ACC_LOWER + AMX_ACC_RIGHT, AMX_ACC_LD);
+    }
+}
+
+/* All steps, with n_touch lines spread over them; touching is 0 if there are none. */
+AMX_INLINE void amx_steps(const twi_gemm_call_t *call, amx_step_fn *step, size_t step_bytes, int lower, int touching)
+{
+    const char *a = call->a, *b = call->b, *ahead = call->ahead;
+    const void *const *line = call->touch;
+    const int64_t steps = call->steps, n_touch = call->n_touch, ahead_lines = amx_ahead_lines(call);
+    const int write = call->touch_write;
+    int64_t due = 0; /* n_touch times the steps so far, less `steps` for every line */
+    for (int64_t s = steps; s > 0; s--) {
+        for (due += n_touch; touching && due >= steps; due -= steps)
+            twi_touch_line(*line++, write);
+        ahead = amx_ahead(ahead, ahead_lines, lower);
+        step(a, b);
+        a += step_bytes;
+        b += step_bytes;
+    }
+}
+
+/* The whole call, but that the sums go to `out` instead of call->acc; lower: there are more than 16 rows. */
+AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_step_fn *step, size_t step_bytes, int lower)
+{
+    amx_fence();
+    if (call->accumulate)
+        amx_load_sums(call->acc, lower);
+    else
+        amx_zero_sums(lower);
+    if (call->n_touch > 0)
+        amx_steps(call, step, step_bytes, lower, 1);
+    else
+        amx_steps(call, step, step_bytes, lower, 0);
+    amx_store_sums(out, lower);
+}
+
+#endif

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* int8 products, widened to int16, with AVX2: two of k at a time, exact modulo 2^32. Any thread. */
+#if defined(__x86_64__)
+#define KERNEL_BYTES 32
+#define KERNEL_MR 6
+#define KERNEL_SUM uint32_t
+#define KERNEL_STEP(sums, a, b) ((sums) + (sums_t)_mm256_madd_epi16(a, b))
+#define KERNEL_BIAS 0
+#include "gemm/x86/kernel_body.h"
+
+void twi_gemm_s16_s16_s32_6x16x2__avx2(const twi_gemm_call_t *call)
+{
+    run_kernel(call);
+}
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The body of the kernels that keep their sums in vector registers. All have the same shape: a step is
+ * 4 bytes of every row of A and two vectors of B, 4 bytes of every column. The including file, one
+ * per kernel, defines first:
+ *     KERNEL_BYTES               width of a vector, 32 or 64
+ *     KERNEL_MR                  rows of a panel of A
+ *     KERNEL_SUM                 type of a sum
+ *     KERNEL_STEP(sums, a, b)    vectors: the sums after one step
+ *     KERNEL_BIAS                4 bytes that every row of A has too much in every step, or 0
+ * and gets run_kernel(call). Each row is computed for itself, in the order of k, so that its bits do not
+ * depend on how many rows there are. Of several NaNs that meet, compilers choose which one stays when
+ * they order operands; so that this shows nowhere, every NaN is stored as 0x7fc00000. The bias is one
+ * more row, taken off the others at the end.
+ */
+#include <immintrin.h>
+#include <string.h>
+
+#include "gemm/kernel_touch.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#if !defined(__clang__)
+#define UNROLL_ROWS _Pragma("GCC unroll 16")
+#elif __has_feature(address_sanitizer)
+#define UNROLL_ROWS /* it would compile for minutes */
+#else
+#define UNROLL_ROWS _Pragma("clang loop unroll(full)")
+#endif
+
+#if KERNEL_BYTES == 64
+typedef __m512i factors_t;
+#else
+typedef __m256i factors_t;
+#endif
+typedef KERNEL_SUM sums_t __attribute__((vector_size(KERNEL_BYTES), may_alias));
+typedef float floats_t __attribute__((vector_size(KERNEL_BYTES)));
+typedef int32_t bits_t __attribute__((vector_size(KERNEL_BYTES)));
+
+enum {
+    SUMS_ARE_FLOATS = _Generic((KERNEL_SUM)0, float : 1, default : 0),
+    A_STEP_BYTES = 4 * KERNEL_MR,
+    B_STEP_BYTES = 2 * KERNEL_BYTES,
+    LINE_BYTES = 64,
+    AHEAD_BYTES = 2048, /* B may come from memory, and few rows leave no time to wait for it */
+};
+
+/* One row of acc. */
+typedef struct row_sums {
+    sums_t lo, hi;
+} row_sums_t;
+
+/* The 4 bytes of a row in every column. */
+INLINE factors_t broadcast(int32_t bits)
+{
+#if KERNEL_BYTES == 64
+    return _mm512_set1_epi32(bits);
+#else
+    return _mm256_set1_epi32(bits);
+#endif
+}
+
+INLINE void row_step(row_sums_t *sums, factors_t a, const factors_t *b)
+{
+    sums->lo = KERNEL_STEP(sums->lo, a, b[0]);
+    sums->hi = KERNEL_STEP(sums->hi, a, b[1]);
+}
+
+INLINE void step(row_sums_t *sums, row_sums_t *bias, const char *a, const char *b_panel, int rows)
+{
+    for (int at = 0; at < B_STEP_BYTES; at += LINE_BYTES)
+        __builtin_prefetch((const void *)((uintptr_t)b_panel + AHEAD_BYTES + at)); /* may lie past the end */
+    const factors_t b[2] = {((const factors_t *)b_panel)[0], ((const factors_t *)b_panel)[1]};
+    if (KERNEL_BIAS != 0)
+        row_step(bias, broadcast(KERNEL_BIAS), b);
+    UNROLL_ROWS
+    for (int r = 0; r < rows; r++) {
+        int32_t bits;
+        memcpy(&bits, a + 4 * r, sizeof(bits));
+        row_step(&sums[r], broadcast(bits), b);
+    }
+}
+
+INLINE sums_t finished(sums_t sums, sums_t bias)
+{
+    if (KERNEL_BIAS != 0)
+        return sums - bias;
+    if (!SUMS_ARE_FLOATS)
+        return sums;
+    const bits_t is_nan = (floats_t)sums != (floats_t)sums;
+    return (sums_t)(((bits_t)sums & ~is_nan) | (0x7fc00000 & is_nan));
+}
+
+/* `rows` is a constant wherever this is inlined, so that the sums live in registers. */
+INLINE void run_rows(const twi_gemm_call_t *call, int rows)
+{
+    row_sums_t *acc = call->acc;
+    row_sums_t sums[KERNEL_MR];
+    row_sums_t bias = {0};
+    UNROLL_ROWS
+    for (int r = 0; r < rows; r++)
+        sums[r] = call->accumulate ? acc[r] : (row_sums_t){0};
+
+    const char *a = call->a, *b = call->b;
+    twi_touch_t touch = twi_touch_begin(call);
+    for (int64_t left = call->steps, n; left > 0; left -= n) {
+        n = twi_touch_chunk(&touch, left);
+        for (int64_t i = 0; i < n; i++, a += A_STEP_BYTES, b += B_STEP_BYTES)
+            step(sums, &bias, a, b, rows);
+    }
+    UNROLL_ROWS
+    for (int r = 0; r < rows; r++) {
+        acc[r].lo = finished(sums[r].lo, bias.lo);
+        acc[r].hi = finished(sums[r].hi, bias.hi);
+    }
+}
+
+/* Rows are rounded up to the next size for which there is code: those of the panel can be read. */
+INLINE void run_kernel(const twi_gemm_call_t *call)
+{
+#define UP_TO(n)                              \
+    if (KERNEL_MR > (n) && call->rows <= (n)) \
+        return run_rows(call, n);
+    UP_TO(1)
+    UP_TO(2)
+    UP_TO(3)
+    UP_TO(4)
+    UP_TO(6)
+    UP_TO(8)
+    UP_TO(10)
+    UP_TO(12)
+#undef UP_TO
+    run_rows(call, KERNEL_MR);
+}

@@ -1,0 +1,704 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every kernel of the registry that this machine can run, one case a row, against the fp64 product:
+ * values, and that the bits depend on k alone. Panels and sums lie alone between two inaccessible
+ * pages. TEST_SEED=N or --seed=N changes the data.
+ *
+ *     test_kernels --bench [part of a name]    a line per usable row: its rate with panels in the first
+ *                                              cache, and that of its instruction alone in the same run
+ */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/dtype.h"
+#include "cpu/cpu.h"
+#include "gemm/kernels.h"
+#include "gemm/kernels_bench.h"
+#include "gemm/panels.h"
+#include "gemm/reference.h"
+#include "harness/test.h"
+
+enum {
+    MAX_CELLS = TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX,
+    MAX_K = 700,
+    MAX_CALLS = 64,
+    ALL_CUTS = 6, /* steps up to which k is cut in every way */
+    LINE = 64,
+    PANEL_ROOM = (MAX_K + 64) * TWI_GEMM_NR_MAX * 4,
+    EXACT_K = 131071, /* the longest sum of int8 products that fits whatever they are */
+};
+
+static const uint64_t default_seed = 0x7469646570726f64u;
+
+/* The product under test. Cells of a tile are bits of fp32 or int32. */
+typedef struct trial {
+    const twi_gemm_kernel_t *kernel;
+    twi_gemm_kind_t kind;
+    panels_random_t random;
+    int64_t k;
+    void *a, *b; /* logical: [mr][k] and [k][nr] */
+    uint8_t *a_panel, *b_panel;
+    panels_guard_t a_room, b_room, acc_room;
+    bool at_end; /* where in their rooms things are; changes with every product */
+    const void *const *touch;
+    int n_touch, touch_write;
+    const char *what; /* for reports */
+} trial_t;
+
+/* A way to compute a product: in how many calls, of how many steps each. */
+typedef struct cut {
+    int n_calls;
+    int64_t steps[MAX_CALLS];
+} cut_t;
+
+/* ---- Running a kernel ------------------------------------------------------------------------- */
+
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+static uint8_t *place(const panels_guard_t *room, size_t bytes, bool at_end)
+{
+    CHECK(bytes <= room->bytes);
+    const size_t pages = room->map_bytes - 2 * room->page;
+    return room->map + room->page + (at_end ? pages - bytes : 0);
+}
+
+/* A copy of a part of a panel at an edge of its room, with NaNs (or -1) in what is left of its last line. */
+static const void *expose(const panels_guard_t *room, const uint8_t *panel, size_t bytes, bool at_end)
+{
+    const size_t lines = whole_lines(bytes);
+    uint8_t *at = place(room, lines, at_end);
+    memcpy(at, panel, bytes);
+    memset(at + bytes, 0xff, lines - bytes);
+    return at;
+}
+
+static void call_kernel(const trial_t *trial, int64_t first, int64_t steps, int rows, bool accumulate, void *acc)
+{
+    const twi_gemm_kernel_t *kernel = trial->kernel;
+    const size_t a_step = panels_step_bytes_a(kernel), b_step = panels_step_bytes_b(kernel);
+    const twi_gemm_call_t call = {
+        .a = expose(&trial->a_room, trial->a_panel + (size_t)first * a_step, (size_t)steps * a_step, trial->at_end),
+        .b = expose(&trial->b_room, trial->b_panel + (size_t)first * b_step, (size_t)steps * b_step, trial->at_end),
+        .acc = acc,
+        .steps = steps,
+        .rows = rows,
+        .accumulate = accumulate,
+        .touch = trial->touch,
+        .n_touch = trial->n_touch,
+        .touch_write = trial->touch_write,
+    };
+    kernel->run(&call);
+}
+
+static void check_around(const trial_t *trial, const uint8_t *acc, size_t bytes)
+{
+    const panels_guard_t *room = &trial->acc_room;
+    const uint8_t *end = room->map + room->map_bytes - room->page;
+    for (const uint8_t *p = room->map + room->page; p < end; p++)
+        if ((p < acc || p >= acc + bytes) && *p != PANELS_FILLING)
+            test_fail(__FILE__, __LINE__, "%s wrote %td bytes from the start of its sums: k %lld", trial->kernel->name,
+                      p - acc, (long long)trial->k);
+}
+
+/* The product of rows 0..rows-1, added to `start` unless that is NULL, to `out`. */
+static void compute(trial_t *trial, const cut_t *cut, int rows, const uint32_t *start, uint32_t *out)
+{
+    const size_t bytes = panels_bytes_acc(trial->kernel);
+    const panels_guard_t *room = &trial->acc_room;
+    trial->at_end = !trial->at_end;
+    memset(room->map + room->page, PANELS_FILLING, room->map_bytes - 2 * room->page);
+    uint8_t *acc = place(room, bytes, trial->at_end);
+    if (start)
+        memcpy(acc, start, bytes);
+    else
+        memset(acc, 0xff, bytes); /* NaN */
+    if (trial->kernel->flags & TWI_KERNEL_AMX)
+        twi_gemm_tiles_begin();
+    for (int64_t i = 0, first = 0; i < cut->n_calls; first += cut->steps[i++])
+        call_kernel(trial, first, cut->steps[i], rows, start || i > 0, acc);
+    if (trial->kernel->flags & TWI_KERNEL_AMX)
+        twi_gemm_tiles_end();
+    check_around(trial, acc, bytes);
+    memcpy(out, acc, bytes);
+}
+
+static cut_t whole(const trial_t *trial)
+{
+    return (cut_t){.n_calls = 1, .steps = {panels_steps(trial->kernel, trial->k)}};
+}
+
+static void compute_whole(trial_t *trial, int rows, const uint32_t *start, uint32_t *out)
+{
+    const cut_t cut = whole(trial);
+    compute(trial, &cut, rows, start, out);
+}
+
+/* ---- Reports ---------------------------------------------------------------------------------- */
+
+static bool sums_are_integers(const trial_t *trial)
+{
+    return trial->kind == TWI_GEMM_S8;
+}
+
+static double cell_value(const trial_t *trial, uint32_t bits)
+{
+    return sums_are_integers(trial) ? (double)(int32_t)bits : (double)twi_f32_from_bits(bits);
+}
+
+static char cell_mark(const trial_t *trial, bool right, uint32_t bits)
+{
+    const double value = cell_value(trial, bits);
+    return right ? '.' : isnan(value) ? 'n' : isinf(value) ? 'i' : value == 0 ? '0' : 'x';
+}
+
+/* Ends the case with a map of the tile: '.' right, 'n' NaN, 'i' infinite, '0' zero, 'x' other wrong values. */
+__attribute__((noreturn)) static void fail_map(const trial_t *trial, int rows, const bool *right, const uint32_t *got,
+                                               int cell, double wanted, double bound)
+{
+    static const char *const kinds[] = {"f32", "bf16", "f16", "s8"};
+    const int nr = trial->kernel->nr;
+    printf("%s, seed 0x%llx: %s; %s, k %lld, rows %d, %s of the pages\n", trial->kernel->name,
+           (unsigned long long)trial->random.seed, trial->what, kinds[trial->kind], (long long)trial->k, rows,
+           trial->at_end ? "end" : "start");
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < nr; j++)
+            putchar(cell_mark(trial, right[i * nr + j], got[i * nr + j]));
+        putchar('\n');
+    }
+    test_fail(__FILE__, __LINE__, "%s: row %d column %d is %.9g, not %.9g within %.3g", trial->kernel->name, cell / nr,
+              cell % nr, cell_value(trial, got[cell]), wanted, bound);
+}
+
+static void check_values(const trial_t *trial, int rows, const reference_t *reference, const uint32_t *got)
+{
+    static bool right[MAX_CELLS];
+    int wrong = -1;
+    for (int c = 0; c < rows * trial->kernel->nr; c++) {
+        right[c] = reference_holds(&reference[c], cell_value(trial, got[c]));
+        if (!right[c] && wrong < 0)
+            wrong = c;
+    }
+    if (wrong >= 0)
+        fail_map(trial, rows, right, got, wrong, reference[wrong].value, reference[wrong].bound);
+}
+
+static bool same_bits(const trial_t *trial, uint32_t a, uint32_t b)
+{
+    return a == b || (isnan(cell_value(trial, a)) && isnan(cell_value(trial, b)));
+}
+
+/* The same bits, or NaNs, in all cells but those of row skip_row and column skip_column (-1: none). */
+static void check_bits(const trial_t *trial, int rows, const uint32_t *wanted, const uint32_t *got, int skip_row,
+                       int skip_column)
+{
+    static bool right[MAX_CELLS];
+    const int nr = trial->kernel->nr;
+    int wrong = -1;
+    for (int c = 0; c < rows * nr; c++) {
+        right[c] = same_bits(trial, got[c], wanted[c]) || c / nr == skip_row || c % nr == skip_column;
+        if (!right[c] && wrong < 0)
+            wrong = c;
+    }
+    if (wrong >= 0)
+        fail_map(trial, rows, right, got, wrong, cell_value(trial, wanted[wrong]), 0);
+}
+
+/* ---- Data ------------------------------------------------------------------------------------- */
+
+/* Beyond the classes of panels.h. */
+enum {
+    DATA_WIDE = PANELS_CLASSES, /* exponents so far apart that most terms vanish; no sum overflows */
+    DATA_MIXED,                 /* of normal, small, denormal and wide ones */
+};
+
+static void set_wide(trial_t *trial, void *array, int64_t at)
+{
+    const uint64_t r = panels_next(&trial->random);
+    const uint32_t bits = (uint32_t)(r >> 63) << 31 | (uint32_t)(72 + r % 110) << 23 | (uint32_t)(r >> 32 & 0x7fffff);
+    if (trial->kind == TWI_GEMM_F32)
+        ((float *)array)[at] = twi_f32_from_bits(bits);
+    else if (trial->kind == TWI_GEMM_BF16)
+        ((uint16_t *)array)[at] = (uint16_t)(bits >> 16);
+    else if (trial->kind == TWI_GEMM_F16)
+        ((uint16_t *)array)[at] = (uint16_t)(r % 0x7c00 | (r >> 63) << 15);
+    else
+        panels_set(trial->kind, array, at, PANELS_EXTREME, &trial->random);
+}
+
+static void set_element(trial_t *trial, void *array, int64_t at, int class)
+{
+    static const int mixed[] = {PANELS_NORMAL, PANELS_SMALL, PANELS_DENORMAL, DATA_WIDE};
+    if (class == DATA_MIXED)
+        class = mixed[panels_below(&trial->random, 4)];
+    if (class == DATA_WIDE)
+        set_wide(trial, array, at);
+    else
+        panels_set(trial->kind, array, at, (panels_class_t) class, &trial->random);
+}
+
+static void pack(trial_t *trial)
+{
+    const twi_gemm_kernel_t *kernel = trial->kernel;
+    panels_a(kernel, trial->kind, trial->a, trial->k, kernel->mr, trial->k, trial->a_panel);
+    panels_b(kernel, trial->kind, trial->b, kernel->nr, kernel->nr, trial->k, trial->b_panel);
+}
+
+static void fill(trial_t *trial, int64_t k, int a_class, int b_class)
+{
+    CHECK(k <= MAX_K);
+    trial->k = k;
+    for (int64_t at = 0; at < trial->kernel->mr * k; at++)
+        set_element(trial, trial->a, at, a_class);
+    for (int64_t at = 0; at < trial->kernel->nr * k; at++)
+        set_element(trial, trial->b, at, b_class);
+    pack(trial);
+}
+
+/* Sums to start from: not denormal, which kernels that flush do not make. */
+static void fill_start(trial_t *trial, uint32_t *start)
+{
+    for (int c = 0; c < trial->kernel->mr * trial->kernel->nr; c++) {
+        if (sums_are_integers(trial))
+            start[c] = (uint32_t)(int32_t)(panels_below(&trial->random, 1 << 24) - (1 << 23));
+        else
+            start[c] = panels_f32(&trial->random, PANELS_NORMAL);
+    }
+}
+
+static void open_trial(trial_t *trial, const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
+{
+    const size_t elements = (size_t)MAX_K * TWI_GEMM_NR_MAX;
+    *trial = (trial_t){
+        .kernel = kernel,
+        .kind = kind,
+        .random = panels_random(default_seed + (uint64_t)kind),
+        .a = calloc(elements, 4),
+        .b = calloc(elements, 4),
+        .a_panel = calloc(PANEL_ROOM, 1),
+        .b_panel = calloc(PANEL_ROOM, 1),
+        .a_room = panels_guarded(PANEL_ROOM, false),
+        .b_room = panels_guarded(PANEL_ROOM, false),
+        .acc_room = panels_guarded(MAX_CELLS * 4, false),
+    };
+    CHECK(trial->a && trial->b && trial->a_panel && trial->b_panel);
+}
+
+static void close_trial(trial_t *trial)
+{
+    free(trial->a);
+    free(trial->b);
+    free(trial->a_panel);
+    free(trial->b_panel);
+    panels_unguard(&trial->a_room);
+    panels_unguard(&trial->b_room);
+    panels_unguard(&trial->acc_room);
+}
+
+/* ---- Values ----------------------------------------------------------------------------------- */
+
+static void refer(const trial_t *trial, const uint32_t *start, reference_t *reference)
+{
+    const twi_gemm_kernel_t *kernel = trial->kernel;
+    const reference_problem_t problem = {
+        .kind = trial->kind,
+        .m = kernel->mr,
+        .k = trial->k,
+        .n = kernel->nr,
+        .a = trial->a,
+        .lda = trial->k,
+        .b = trial->b,
+        .b_k_stride = kernel->nr,
+        .b_n_stride = 1,
+        .start = start,
+        .kernel = kernel,
+    };
+    reference_product(&problem, reference);
+}
+
+/* Both ways to begin, at both edges of the rooms; the bits of the product go to `out`. */
+static void try_values(trial_t *trial, uint32_t *out)
+{
+    static reference_t reference[MAX_CELLS];
+    static uint32_t start[MAX_CELLS], got[MAX_CELLS];
+    const int mr = trial->kernel->mr;
+    refer(trial, NULL, reference);
+    compute_whole(trial, mr, NULL, out);
+    check_values(trial, mr, reference, out);
+    compute_whole(trial, mr, NULL, got);
+    check_bits(trial, mr, out, got, -1, -1);
+    fill_start(trial, start);
+    refer(trial, start, reference);
+    for (int edge = 0; edge < 2; edge++) {
+        compute_whole(trial, mr, start, got);
+        check_values(trial, mr, reference, got);
+    }
+}
+
+/* Fewer rows: the same bits, whatever is in the others. */
+static void try_rows(trial_t *trial, int rows, const uint32_t *wanted)
+{
+    static uint32_t got[MAX_CELLS];
+    const twi_gemm_kernel_t *kernel = trial->kernel;
+    trial->what = "some rows, the others NaN";
+    void *kept = trial->a;
+    const size_t item = (size_t)panels_item_bytes(trial->kind);
+    trial->a = calloc((size_t)kernel->mr * (size_t)trial->k + 1, 4);
+    CHECK(trial->a != NULL);
+    memcpy(trial->a, kept, (size_t)rows * (size_t)trial->k * item);
+    for (int64_t at = rows * trial->k; at < kernel->mr * trial->k; at++)
+        set_element(trial, trial->a, at, PANELS_NAN);
+    panels_a(kernel, trial->kind, trial->a, trial->k, kernel->mr, trial->k, trial->a_panel);
+    compute_whole(trial, rows, NULL, got);
+    check_bits(trial, rows, wanted, got, -1, -1);
+    free(trial->a);
+    trial->a = kept;
+    panels_a(kernel, trial->kind, trial->a, trial->k, kernel->mr, trial->k, trial->a_panel);
+}
+
+/* No steps: zeros, or the sums as they were. */
+static void try_nothing(trial_t *trial)
+{
+    static uint32_t start[MAX_CELLS], zeros[MAX_CELLS], got[MAX_CELLS];
+    trial->what = "no steps";
+    fill(trial, 0, PANELS_NORMAL, PANELS_NORMAL);
+    fill_start(trial, start);
+    for (int rows = 1; rows <= trial->kernel->mr; rows++) {
+        for (int edge = 0; edge < 2; edge++) {
+            compute_whole(trial, rows, NULL, got);
+            check_bits(trial, rows, zeros, got, -1, -1);
+            compute_whole(trial, rows, start, got);
+            check_bits(trial, rows, start, got, -1, -1);
+        }
+    }
+}
+
+/* All of the classes for one k, and all numbers of rows. */
+static void try_k(trial_t *trial, int64_t k, bool every_row)
+{
+    static const struct {
+        const char *what;
+        int a, b;
+    } sets[] = {
+        {"small integers", PANELS_SMALL, PANELS_SMALL},
+        {"mixed", DATA_MIXED, DATA_MIXED},
+        {"normal", PANELS_NORMAL, PANELS_NORMAL},
+    };
+    static uint32_t bits[MAX_CELLS];
+    for (size_t s = 0; s < sizeof sets / sizeof sets[0]; s++) {
+        trial->what = sets[s].what;
+        fill(trial, k, sets[s].a, sets[s].b);
+        try_values(trial, bits);
+    }
+    const int mr = trial->kernel->mr;
+    for (int rows = 1; rows < mr; rows += every_row ? 1 : 1 + (int)panels_below(&trial->random, 1 + mr / 2))
+        try_rows(trial, rows, bits);
+}
+
+static void try_lengths(trial_t *trial)
+{
+    static const int larger[] = {7, 15, 16, 17, 31, 33, 64, 127, 255, 256, 257, 300, 511, 640, MAX_K};
+    const int64_t ks = trial->kernel->ks;
+    try_nothing(trial);
+    for (int64_t steps = 1; steps <= 5; steps++) {
+        const int64_t tails[] = {1, 2, 3, ks / 2, ks - 1, ks};
+        for (size_t t = 0; t < sizeof tails / sizeof tails[0]; t++)
+            if (tails[t] > 0 && tails[t] <= ks && (t == 0 || tails[t] > tails[t - 1]))
+                try_k(trial, (steps - 1) * ks + tails[t], t == 0 || steps == 1);
+    }
+    for (size_t i = 0; i < sizeof larger / sizeof larger[0]; i++)
+        try_k(trial, larger[i], false);
+}
+
+static void try_classes(trial_t *trial)
+{
+    static const struct {
+        const char *what;
+        int a, b;
+    } sets[] = {
+        {"denormal times normal", PANELS_DENORMAL, PANELS_NORMAL},
+        {"normal times denormal", PANELS_NORMAL, PANELS_DENORMAL},
+        {"denormal times denormal", PANELS_DENORMAL, PANELS_DENORMAL},
+        {"denormal times wide", PANELS_DENORMAL, DATA_WIDE},
+        {"wide times wide", DATA_WIDE, DATA_WIDE},
+        {"infinities", PANELS_INF, PANELS_NORMAL},
+        {"NaNs", PANELS_NORMAL, PANELS_NAN},
+    };
+    static const int lengths[] = {1, 2, 31, 70, 257};
+    static uint32_t bits[MAX_CELLS];
+    for (size_t s = 0; s < sizeof sets / sizeof sets[0]; s++) {
+        for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
+            trial->what = sets[s].what;
+            fill(trial, lengths[l], sets[s].a, sets[s].b);
+            try_values(trial, bits);
+        }
+    }
+}
+
+/* ---- The same bits ---------------------------------------------------------------------------- */
+
+static void try_cut(trial_t *trial, const cut_t *cut, const uint32_t *start, const uint32_t *wanted)
+{
+    static uint32_t got[MAX_CELLS];
+    const int rows = 1 + (int)panels_below(&trial->random, trial->kernel->mr);
+    trial->what = "k cut into calls";
+    compute(trial, cut, rows, start, got);
+    check_bits(trial, rows, wanted, got, -1, -1);
+}
+
+/* Bit i of `cuts`: a new call after step i. */
+static cut_t cut_by_bits(int64_t steps, unsigned cuts)
+{
+    cut_t cut = {.n_calls = 1};
+    for (int64_t s = 0; s < steps; s++) {
+        cut.steps[cut.n_calls - 1]++;
+        if (cuts >> s & 1u)
+            cut.n_calls++;
+    }
+    return cut;
+}
+
+/* Some of the calls have no steps. */
+static cut_t cut_randomly(trial_t *trial, int64_t steps)
+{
+    cut_t cut = {.n_calls = 1 + (int)panels_below(&trial->random, steps < 20 ? steps : 20)};
+    for (int i = 0; i < cut.n_calls - 1; i++) {
+        cut.steps[i] = panels_below(&trial->random, steps / 2 + 1);
+        steps -= cut.steps[i];
+    }
+    cut.steps[cut.n_calls - 1] = steps;
+    return cut;
+}
+
+/* All ways to cut `steps` steps if they are few, some if they are many. */
+static void try_cuts_of(trial_t *trial, int64_t steps)
+{
+    static uint32_t start[MAX_CELLS], fresh[MAX_CELLS], added[MAX_CELLS];
+    const unsigned ways = steps <= ALL_CUTS ? 1u << (steps - 1) : 12u;
+    fill_start(trial, start);
+    compute_whole(trial, trial->kernel->mr, NULL, fresh);
+    compute_whole(trial, trial->kernel->mr, start, added);
+    for (unsigned way = 0; way < ways; way++) {
+        const cut_t cut = steps <= ALL_CUTS ? cut_by_bits(steps, way) : cut_randomly(trial, steps);
+        try_cut(trial, &cut, NULL, fresh);
+        try_cut(trial, &cut, start, added);
+    }
+}
+
+static void try_cuts(trial_t *trial)
+{
+    static const int64_t larger[] = {7, 12, 33, 100, 333, 650};
+    const twi_gemm_kernel_t *kernel = trial->kernel;
+    for (size_t i = 0; i < ALL_CUTS + sizeof larger / sizeof larger[0]; i++) {
+        const int64_t wanted = i < ALL_CUTS ? (int64_t)i + 1 : larger[i - ALL_CUTS];
+        const int64_t steps = wanted * kernel->ks <= MAX_K ? wanted : MAX_K / kernel->ks;
+        fill(trial, steps * kernel->ks - panels_below(&trial->random, kernel->ks), PANELS_NORMAL, DATA_MIXED);
+        try_cuts_of(trial, steps);
+        set_element(trial, trial->a, panels_below(&trial->random, kernel->mr * trial->k), PANELS_INF);
+        set_element(trial, trial->b, panels_below(&trial->random, kernel->nr * trial->k), PANELS_INF);
+        set_element(trial, trial->b, panels_below(&trial->random, kernel->nr * trial->k), PANELS_NAN);
+        pack(trial);
+        try_cuts_of(trial, steps);
+    }
+}
+
+static void try_touches(trial_t *trial)
+{
+    enum { LINES = 4000 };
+    static const int counts[] = {0, 1, 37, LINES};
+    static const int64_t steps[] = {0, 1, 3, 20};
+    static uint32_t wanted[MAX_CELLS], got[MAX_CELLS];
+    panels_guard_t memory = panels_guarded(8192, false);
+    const uintptr_t range = (8192 + memory.page) / LINE; /* a part of it cannot be touched */
+    const void **touch = calloc(LINES, sizeof *touch);
+    CHECK(touch != NULL);
+    for (int i = 0; i < LINES; i++)
+        touch[i] = (const void *)((uintptr_t)memory.data + ((uintptr_t)i * 37 + range - 1) % range * LINE);
+    for (size_t s = 0; s < sizeof steps / sizeof steps[0]; s++) {
+        const int64_t k = steps[s] * trial->kernel->ks;
+        fill(trial, k < MAX_K ? k : MAX_K, PANELS_NORMAL, PANELS_NORMAL);
+        compute_whole(trial, trial->kernel->mr, NULL, wanted);
+        for (int way = 0; way < 8; way++) {
+            const int rows = way % 3 ? trial->kernel->mr : 1;
+            trial->what = "lines to touch";
+            trial->touch = counts[way / 2] ? touch : NULL;
+            trial->n_touch = counts[way / 2];
+            trial->touch_write = way % 2;
+            compute_whole(trial, rows, NULL, got);
+            check_bits(trial, rows, wanted, got, -1, -1);
+        }
+        trial->n_touch = 0;
+    }
+    CHECK(panels_guard_intact(&memory));
+    free(touch);
+    panels_unguard(&memory);
+}
+
+/* ---- Single elements -------------------------------------------------------------------------- */
+
+/* One odd element of A or of B: its row or column is as it should be, and no other bit changes. */
+static void try_odd(trial_t *trial, int class, bool in_a, int line, int64_t p, const uint32_t *before)
+{
+    static reference_t reference[MAX_CELLS];
+    static uint32_t got[MAX_CELLS];
+    const twi_gemm_kernel_t *kernel = trial->kernel;
+    void *array = in_a ? trial->a : trial->b;
+    const int64_t at = in_a ? line * trial->k + p : p * kernel->nr + line;
+    const size_t item = (size_t)panels_item_bytes(trial->kind);
+    uint8_t kept[4];
+    memcpy(kept, (uint8_t *)array + (size_t)at * item, item);
+    set_element(trial, array, at, class);
+    pack(trial);
+    refer(trial, NULL, reference);
+    compute_whole(trial, kernel->mr, NULL, got);
+    check_values(trial, kernel->mr, reference, got);
+    check_bits(trial, kernel->mr, before, got, in_a ? line : -1, in_a ? -1 : line);
+    memcpy((uint8_t *)array + (size_t)at * item, kept, item);
+}
+
+static void try_odds(trial_t *trial, int64_t k, int b_class)
+{
+    static const char *const names[] = {[PANELS_DENORMAL] = "one denormal",
+                                        [PANELS_EXTREME] = "one extreme element",
+                                        [PANELS_INF] = "one infinity",
+                                        [PANELS_NAN] = "one NaN"};
+    static uint32_t before[MAX_CELLS];
+    const twi_gemm_kernel_t *kernel = trial->kernel;
+    trial->what = "before";
+    fill(trial, k, PANELS_NORMAL, b_class);
+    compute_whole(trial, kernel->mr, NULL, before);
+    for (int class = PANELS_DENORMAL; class <= PANELS_NAN; class ++) {
+        for (int place_of = 0; place_of < 8; place_of++) {
+            const bool in_a = place_of & 1;
+            const int lines = in_a ? kernel->mr : kernel->nr;
+            const int line = place_of < 2 ? 0 : place_of < 4 ? lines - 1 : (int)panels_below(&trial->random, lines);
+            const int64_t p = place_of < 2 ? 0 : place_of < 4 ? k - 1 : panels_below(&trial->random, k);
+            trial->what = names[class];
+            try_odd(trial, class, in_a, line, p, before);
+        }
+    }
+}
+
+/* ---- Sums of int8 ----------------------------------------------------------------------------- */
+
+static void *panel_of(const twi_gemm_kernel_t *kernel, bool is_a, const int8_t *values)
+{
+    void *panel = NULL;
+    const size_t bytes = is_a ? panels_bytes_a(kernel, EXACT_K) : panels_bytes_b(kernel, EXACT_K);
+    CHECK_EQ(posix_memalign(&panel, LINE, whole_lines(bytes)), 0);
+    if (is_a)
+        panels_a(kernel, TWI_GEMM_S8, values, 0, kernel->mr, EXACT_K, panel); /* all rows are the same */
+    else
+        panels_b(kernel, TWI_GEMM_S8, values, 1, 1, EXACT_K, panel);
+    return panel;
+}
+
+/* The longest sums there may be, of the same two values all along; column 0 is looked at. */
+static void try_longest(const twi_gemm_kernel_t *kernel, int a_value, int b_value)
+{
+    static _Alignas(LINE) int32_t acc[MAX_CELLS];
+    int8_t *values = malloc(EXACT_K);
+    CHECK(values != NULL);
+    memset(values, a_value, EXACT_K);
+    void *a = panel_of(kernel, true, values);
+    memset(values, b_value, EXACT_K);
+    void *b = panel_of(kernel, false, values);
+    const twi_gemm_call_t call = {
+        .a = a, .b = b, .acc = acc, .steps = panels_steps(kernel, EXACT_K), .rows = kernel->mr};
+    if (kernel->flags & TWI_KERNEL_AMX)
+        twi_gemm_tiles_begin();
+    kernel->run(&call);
+    if (kernel->flags & TWI_KERNEL_AMX)
+        twi_gemm_tiles_end();
+    for (int c = 0; c < kernel->mr * kernel->nr; c++)
+        CHECK_EQ(acc[c], c % kernel->nr ? 0 : a_value * b_value * EXACT_K);
+    free(a);
+    free(b);
+    free(values);
+}
+
+static void try_integers(trial_t *trial)
+{
+    static const int lengths[] = {1, 63, 64, 65, 255, 257, 640};
+    static uint32_t bits[MAX_CELLS];
+    for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++) {
+        for (int way = 0; way < 4; way++) {
+            trial->what = "int8 extremes";
+            fill(trial, lengths[l], way & 1 ? PANELS_EXTREME : PANELS_INF, way & 2 ? PANELS_EXTREME : PANELS_INF);
+            try_values(trial, bits);
+        }
+    }
+    try_longest(trial->kernel, -128, -128);
+    try_longest(trial->kernel, 127, -128);
+    try_longest(trial->kernel, -128, 127);
+}
+
+/* ---- Cases ------------------------------------------------------------------------------------ */
+
+static void try_kind(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
+{
+    trial_t trial;
+    open_trial(&trial, kernel, kind);
+    try_lengths(&trial);
+    try_classes(&trial);
+    try_cuts(&trial);
+    try_touches(&trial);
+    try_odds(&trial, 1, PANELS_NORMAL);
+    try_odds(&trial, 77, PANELS_NORMAL);
+    try_odds(&trial, 130, PANELS_SMALL);
+    if (kind == TWI_GEMM_S8)
+        try_integers(&trial);
+    close_trial(&trial);
+}
+
+static void try_kernel(const twi_gemm_kernel_t *kernel)
+{
+    char reason[64];
+    if (!twi_gemm_kernel_usable(kernel, twi_cpu_isa_machine())) {
+        const bool level = kernel->isa <= twi_cpu_isa_machine();
+        (void)snprintf(reason, sizeof reason, "no %s here", level ? "avx512 vnni" : twi_isa_name(kernel->isa));
+        SKIP(reason);
+    }
+    for (int kind = 0; kind < TWI_GEMM_KINDS; kind++)
+        if (kernel->serves >> kind & 1u)
+            try_kind(kernel, (twi_gemm_kind_t)kind);
+}
+
+enum {
+#define TW_KERNEL(name, ISA, LANE, SERVES, MR, NR, KS, KA, KB, FLAGS) ROW_##name,
+#include "gemm/kernels.def"
+#undef TW_KERNEL
+};
+
+#define TW_KERNEL(name, ISA, LANE, SERVES, MR, NR, KS, KA, KB, FLAGS) \
+    TEST(name)                                                        \
+    {                                                                 \
+        try_kernel(&twi_gemm_kernels[ROW_##name]);                    \
+    }
+#include "gemm/kernels.def"
+#undef TW_KERNEL
+
+/* ---- Options ---------------------------------------------------------------------------------- */
+
+int test_option(int argc, char **argv)
+{
+    if (argc < 2)
+        return -1;
+    if (strcmp(argv[1], "--bench") == 0) {
+        bench_kernels(argc > 2 ? argv[2] : "");
+        return 0;
+    }
+    if (strncmp(argv[1], "--seed=", 7) == 0) {
+        (void)setenv("TEST_SEED", argv[1] + 7, 1);
+        argv[1] = argv[0];
+        (void)execv("/proc/self/exe", argv + 1);
+        return 2;
+    }
+    return -1;
+}
