@@ -97,6 +97,7 @@ void tw_comm_destroy(tw_comm_t *comm)
     if (atomic_load(&comm->sessions) > 0)
         TWI_LOG(WARN, "api", "communicator '%s' destroyed with an open kernel-side session", tw_comm_name(comm));
     twi_comm_table_remove(comm);
+    twi_comm_workers_end(comm);
     twi_engine_destroy(comm->engine);
     twi_transport_close(comm->transport);
     twi_heap_free_all(comm);

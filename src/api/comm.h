@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TWI_API_COMM_H
 #define TWI_API_COMM_H
-/* A communicator: a transport, a task engine, and the symmetric heap of this rank. */
+/* A communicator: a transport, a task engine, the symmetric heap of this rank, and its workers. */
 #include <pthread.h>
 
+#include "cpu/team.h"
+#include "gemm/gemm.h"
 #include "task/task.h"
 
 typedef struct twi_heap_block {
@@ -22,6 +24,9 @@ struct tw_comm {
     twi_heap_block_t *heap; /* allocated blocks */
     _Atomic int sessions;   /* open kernel-side sessions */
     unsigned splits;        /* so far; the same on all ranks, so derived names are too */
+    twi_team_t *team;       /* workers of products, NULL until the first one; so is space */
+    twi_gemm_space_t *space;
+    _Atomic bool computing; /* a product runs */
     struct tw_comm *next;   /* in the table of names */
 };
 
@@ -36,6 +41,10 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
 
 /* Collective over `comm`: everybody's `bytes` bytes in rank order. */
 tw_status_t twi_comm_allgather(tw_comm_t *comm, const void *in, void *out, size_t bytes);
+
+/* Where products of this rank are computed; made by the first call (comm_workers.c). */
+tw_status_t twi_comm_space(tw_comm_t *comm, twi_gemm_space_t **space_out);
+void twi_comm_workers_end(tw_comm_t *comm);
 
 /* api_mem.c */
 void twi_heap_free_all(tw_comm_t *comm);

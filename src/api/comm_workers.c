@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The workers of a communicator's products: a team, and the memory that it keeps between products. */
+#include "api/comm.h"
+
+tw_status_t twi_comm_space(tw_comm_t *comm, twi_gemm_space_t **space_out)
+{
+    if (!comm->team)
+        TW_TRY(twi_team_create(0, comm->transport->cpu_mates, &comm->team));
+    if (!comm->space)
+        TW_TRY(twi_gemm_space_create(comm->team, &comm->space));
+    *space_out = comm->space;
+    return TW_OK;
+}
+
+void twi_comm_workers_end(tw_comm_t *comm)
+{
+    twi_gemm_space_destroy(comm->space);
+    twi_team_destroy(comm->team);
+    comm->space = NULL;
+    comm->team = NULL;
+}

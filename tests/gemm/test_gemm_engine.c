@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine itself: blocks of every size and any number of workers give the same bits; a hook gets every
+ * element exactly once, in its place; strips computed one by one, in any order, are the product; and
+ * the workers' floating-point mode is neither used nor changed.
+ */
+#define _GNU_SOURCE
+#include <stdatomic.h>
+#include <sys/mman.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "gemm/gemm.h"
+#include "gemm/matmul.h"
+#include "gemm/weight.h"
+
+static const uint64_t default_seed = 0x656e67696e653031u;
+
+static const mm_type_t all_types[] = {MM_F32, MM_BF16, MM_F16, MM_S8, MM_BF16W8, MM_F16W8};
+
+enum { GROUPS = 4, LINE = 64 };
+
+/* A product as the engine takes it. The result is [m][n] of fp32 or int32, rows ldc apart. */
+typedef struct engine {
+    mm_product_t product;
+    int64_t counts[GROUPS];
+    twi_gemm_matrix_t matrices[GROUPS];
+    float *scale, *offset;
+    tw_weight_t *weight;
+    uint32_t *c;
+    twi_gemm_problem_t problem;
+} engine_t;
+
+static float *widen(const mm_product_t *p, const uint16_t *from)
+{
+    const int64_t n = (p->experts ? p->experts : 1) * mm_scale_rows(p) * p->n;
+    float *wide = malloc((size_t)n * sizeof *wide + 1);
+    CHECK(wide != NULL);
+    for (int64_t at = 0; at < n; at++)
+        wide[at] = panels_value(mm_kind(p->type), from, at);
+    return wide;
+}
+
+static void fill_matrices(engine_t *e)
+{
+    const mm_product_t *p = &e->product;
+    const int item = panels_item_bytes(mm_right_kind(p->type));
+    for (int64_t g = 0; g < (p->experts ? p->experts : 1); g++)
+        e->matrices[g] = (twi_gemm_matrix_t){
+            .data = (const char *)p->b + g * p->k * p->n * item,
+            .item_bytes = item,
+            .k = p->k,
+            .n = p->n,
+            .k_stride = p->n,
+            .n_stride = 1,
+        };
+}
+
+static void pack_weight(engine_t *e)
+{
+    mm_weights_t weights;
+    mm_weights_open(&weights, &e->product, MM_PLAIN, false);
+    CHECK_OK(tw_weight_pack(&weights.args, &e->weight));
+    mm_weights_close(&weights);
+}
+
+/* counts NULL: one group of m rows. */
+static void engine_open(engine_t *e, mm_type_t type, int64_t m, int64_t k, int64_t n, const int64_t *counts,
+                        panels_random_t *random)
+{
+    memset(e, 0, sizeof *e);
+    mm_product_t *p = &e->product;
+    *p = (mm_product_t){.type = type, .m = m, .k = k, .n = n, .experts = counts ? GROUPS : 0};
+    p->group = mm_quantised(type) && k > 32 ? 32 : 0;
+    mm_fill(p, random);
+    fill_matrices(e);
+    pack_weight(e);
+    e->problem = (twi_gemm_problem_t){
+        .kind = mm_kind(type),
+        .m = m,
+        .k = k,
+        .n = n,
+        .a = p->a,
+        .lda = k,
+        .b = e->matrices,
+        .epilogue = {.integer = type == MM_S8, .out_type = type == MM_S8 ? TWI_INT32 : TWI_FP32},
+        .ldc = n + MM_GAP,
+    };
+    if (counts) {
+        memcpy(e->counts, counts, sizeof e->counts);
+        e->problem.counts = e->counts;
+        e->problem.n_groups = GROUPS;
+    }
+    if (mm_quantised(type)) {
+        e->scale = widen(p, p->scale);
+        e->offset = widen(p, p->offset);
+        e->problem.antiquant = (twi_gemm_antiquant_t){.scale = e->scale,
+                                                      .offset = e->offset,
+                                                      .ld = n,
+                                                      .group = p->group ? p->group
+                                                               : k > 0  ? k
+                                                                        : 1};
+    }
+    e->c = malloc((size_t)(m * e->problem.ldc) * 4 + 1);
+    CHECK(e->c != NULL);
+    e->problem.c = e->c;
+}
+
+static void engine_close(engine_t *e)
+{
+    tw_weight_release(e->weight);
+    free(e->scale);
+    free(e->offset);
+    free(e->c);
+    mm_drop(&e->product);
+}
+
+static void poison(engine_t *e)
+{
+    memset(e->c, 0xa5, (size_t)(e->product.m * e->problem.ldc) * 4);
+}
+
+static void use_packed(engine_t *e, bool packed)
+{
+    e->problem.weight = packed ? e->weight : NULL;
+    e->problem.b = packed ? NULL : e->matrices;
+}
+
+static void run(engine_t *e, twi_gemm_space_t *space)
+{
+    twi_gemm_plan_t plan;
+    poison(e);
+    twi_gemm_plan(&e->problem, &plan);
+    CHECK_OK(twi_gemm_run(&plan, space));
+}
+
+/* The result without the gaps between rows, malloc'd. */
+static uint32_t *result(const engine_t *e)
+{
+    const int64_t m = e->product.m, n = e->product.n;
+    uint32_t *copy = malloc((size_t)(m * n) * sizeof *copy + 1);
+    CHECK(copy != NULL);
+    for (int64_t at = 0; at < m * n; at++)
+        copy[at] = e->c[at / n * e->problem.ldc + at % n];
+    return copy;
+}
+
+static void check_result(const engine_t *e, const uint32_t *wanted, const char *what)
+{
+    const int64_t m = e->product.m, n = e->product.n, ldc = e->problem.ldc;
+    uint32_t *got = result(e);
+    mm_check_same(what, e->problem.epilogue.out_type, m, n, got, wanted);
+    for (int64_t at = 0; at < m * ldc; at++)
+        if (at % ldc >= n)
+            CHECK_EQ(e->c[at], 0xa5a5a5a5u);
+    free(got);
+}
+
+static twi_gemm_space_t *space_of(twi_team_t *team)
+{
+    twi_gemm_space_t *space = NULL;
+    CHECK_OK(twi_gemm_space_create(team, &space));
+    return space;
+}
+
+/* ---- Blocks and workers ------------------------------------------------------------------------ */
+
+/* Sizes in units of the kernel, and some that are no multiple. */
+static int64_t block_size(int which, int64_t unit)
+{
+    const int64_t sizes[] = {0, unit, 3 * unit, 5 * unit + 1, 1 << 20};
+    return sizes[which];
+}
+
+static void try_blocks(engine_t *e, twi_isa_t level, twi_gemm_space_t *space, const uint32_t *wanted)
+{
+    const twi_gemm_kernel_t *kernel = twi_gemm_kernel_find(e->problem.kind, level);
+    for (int i = 0; i < 5 * 5 * 5; i++) {
+        e->problem.blocks = (twi_gemm_blocks_t){
+            .mb = block_size(i % 5, kernel->mr),
+            .nb = block_size(i / 5 % 5, kernel->nr),
+            .kb = block_size(i / 25, kernel->ks),
+            .pass = i % 3 * 3 * kernel->ks,
+        };
+        char what[128];
+        use_packed(e, i % 2);
+        run(e, space);
+        (void)snprintf(what, sizeof what, "type %d, blocks mb %lld nb %lld kb %lld pass %lld", (int)e->product.type,
+                       (long long)e->problem.blocks.mb, (long long)e->problem.blocks.nb,
+                       (long long)e->problem.blocks.kb, (long long)e->problem.blocks.pass);
+        check_result(e, wanted, what);
+    }
+    e->problem.blocks = (twi_gemm_blocks_t){0};
+}
+
+MM_TEST_TYPES(blocks, 1)
+{
+    panels_random_t random = panels_random(default_seed + (uint64_t)type);
+    twi_gemm_space_t *space = space_of(NULL);
+    engine_t e;
+    engine_open(&e, type, 45, 333, 135, NULL, &random);
+    run(&e, space);
+    uint32_t *wanted = result(&e);
+    try_blocks(&e, level, space, wanted);
+    free(wanted);
+    engine_close(&e);
+    twi_gemm_space_destroy(space);
+}
+
+/*
+ * Rows so far apart that C counts as large, which some kernels write around the caches: the same bits,
+ * nothing beyond them, also where a row starts in the middle of a line.
+ */
+MM_TEST_TYPES(large_results, 1)
+{
+    enum { APART = 1 << 18, M = 45, N = 135 };
+    const size_t bytes = (size_t)M * APART * 4;
+    panels_random_t random = panels_random(default_seed + (uint64_t)type);
+    twi_gemm_space_t *space = space_of(NULL);
+    engine_t e;
+    (void)level;
+    engine_open(&e, type, M, 70, N, NULL, &random);
+    run(&e, space);
+    uint32_t *wanted = result(&e), *own = e.c;
+    for (int shift = 0; shift < 2; shift++) {
+        uint32_t *far = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        CHECK(far != MAP_FAILED);
+        e.problem.c = e.c = far + shift;
+        e.problem.ldc = APART;
+        twi_gemm_plan_t plan;
+        twi_gemm_plan(&e.problem, &plan);
+        CHECK_OK(twi_gemm_run(&plan, space));
+        uint32_t *got = result(&e);
+        mm_check_same("rows far apart", e.problem.epilogue.out_type, M, N, got, wanted);
+        for (int64_t row = 0; row < M; row++)
+            CHECK(far[row * APART + shift + N] == 0 && (shift == 0 || far[row * APART] == 0));
+        free(got);
+        CHECK_EQ(munmap(far, bytes), 0);
+    }
+    e.c = own;
+    free(wanted);
+    engine_close(&e);
+    twi_gemm_space_destroy(space);
+}
+
+static const int64_t counts[] = {0, 50, 0, 3};
+
+/* Every size of team, with blocks that make many items or few. */
+static void try_team(engine_t *e, twi_team_t *team, twi_gemm_space_t *space, const uint32_t *wanted)
+{
+    static const twi_gemm_blocks_t blocks[] = {{0, 0, 0, 0}, {1, 1, 0, 0}, {20, 64, 100, 1}};
+    for (int i = 0; i < 2 * MM_LENGTH(blocks); i++) {
+        char what[64];
+        e->problem.blocks = blocks[i / 2];
+        use_packed(e, i % 2);
+        run(e, space);
+        (void)snprintf(what, sizeof what, "type %d, %d workers", (int)e->product.type, twi_team_size(team));
+        check_result(e, wanted, what);
+    }
+    e->problem.blocks = (twi_gemm_blocks_t){0};
+}
+
+MM_TEST(workers)
+{
+    static const int sizes[] = {1, 2, 3, 5, 8};
+    (void)level;
+    for (int s = 0; s < MM_LENGTH(sizes); s++) {
+        panels_random_t random = panels_random(default_seed); /* the same products for each team */
+        twi_team_t *team = NULL;
+        CHECK_OK(twi_team_create(sizes[s], 1, &team));
+        CHECK_EQ(twi_team_size(team), sizes[s]);
+        twi_gemm_space_t *space = space_of(team), *alone_space = space_of(NULL);
+        for (int i = 0; i < 2 * MM_LENGTH(all_types); i++) {
+            engine_t e;
+            engine_open(&e, all_types[i / 2], 53, 70, i % 2 ? 200 : 33, i % 2 ? counts : NULL, &random);
+            run(&e, alone_space);
+            uint32_t *wanted = result(&e);
+            try_team(&e, team, space, wanted);
+            free(wanted);
+            engine_close(&e);
+        }
+        twi_gemm_space_destroy(space);
+        twi_gemm_space_destroy(alone_space);
+        twi_team_destroy(team);
+    }
+}
+
+/* ---- Hooks ------------------------------------------------------------------------------------- */
+
+enum { TILE_ELEMENTS = TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX };
+
+/* Tiles go to slots of their own, one after the other; `done` takes them from there. */
+typedef struct taker {
+    const engine_t *engine;
+    int64_t n_slots;
+    uint32_t *slots;
+    twi_gemm_tile_t *tiles; /* as place saw them */
+    _Atomic int64_t n_placed, n_done;
+    _Atomic uint8_t *seen; /* [m][n] */
+    uint32_t *taken;       /* [m][n] */
+} taker_t;
+
+static int64_t group_of_row(const engine_t *e, int64_t row)
+{
+    int64_t g = 0, end = e->counts[0];
+    while (e->problem.counts && row >= end)
+        end += e->counts[++g];
+    return g;
+}
+
+static void check_tile(const engine_t *e, const twi_gemm_tile_t *tile)
+{
+    CHECK(tile->row >= 0 && tile->rows > 0 && tile->row + tile->rows <= e->product.m);
+    CHECK(tile->col >= 0 && tile->cols > 0 && tile->col + tile->cols <= e->product.n);
+    CHECK(tile->rows * tile->cols <= TILE_ELEMENTS);
+    CHECK_EQ(tile->group, group_of_row(e, tile->row));
+    CHECK_EQ(tile->group, group_of_row(e, tile->row + tile->rows - 1));
+}
+
+static void take_place(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
+{
+    taker_t *taker = user;
+    const engine_t *e = taker->engine;
+    check_tile(e, tile);
+    CHECK(place->out == e->c + tile->row * e->problem.ldc + tile->col);
+    CHECK_EQ(place->ld_out, e->problem.ldc);
+    CHECK(tile->out == place->out && tile->ld_out == place->ld_out);
+    const int64_t slot = atomic_fetch_add(&taker->n_placed, 1);
+    CHECK(slot < taker->n_slots);
+    taker->tiles[slot] = *tile;
+    place->out = taker->slots + slot * TILE_ELEMENTS;
+    place->ld_out = tile->cols;
+    place->n_touch = slot % 3 == 0 ? 0 : slot % 3 == 1 ? 5 : TWI_GEMM_TOUCH_MAX;
+    place->touch_write = slot % 2;
+    for (int i = 0; i < place->n_touch; i++)
+        place->touch[i] = (const char *)place->out + (size_t)i * LINE % ((size_t)TILE_ELEMENTS * 4);
+}
+
+static void take_done(void *user, const twi_gemm_tile_t *tile)
+{
+    taker_t *taker = user;
+    const int64_t n = taker->engine->product.n;
+    const int64_t slot = ((uint32_t *)tile->out - taker->slots) / TILE_ELEMENTS;
+    CHECK(slot >= 0 && slot < taker->n_slots && tile->out == taker->slots + slot * TILE_ELEMENTS);
+    const twi_gemm_tile_t *placed = &taker->tiles[slot];
+    CHECK_EQ(tile->row, placed->row);
+    CHECK_EQ(tile->col, placed->col);
+    CHECK_EQ(tile->rows, placed->rows);
+    CHECK_EQ(tile->cols, placed->cols);
+    CHECK_EQ(tile->group, placed->group);
+    CHECK_EQ(tile->ld_out, tile->cols);
+    for (int at = 0; at < tile->rows * tile->cols; at++) {
+        const int64_t to = (tile->row + at / tile->cols) * n + tile->col + at % tile->cols;
+        CHECK_EQ(atomic_fetch_add(&taker->seen[to], 1), 0);
+        taker->taken[to] = ((const uint32_t *)tile->out)[at];
+    }
+    (void)atomic_fetch_add(&taker->n_done, 1);
+}
+
+static void try_hook(engine_t *e, twi_gemm_space_t *space, const uint32_t *wanted)
+{
+    const int64_t m = e->product.m, n = e->product.n;
+    taker_t taker = {.engine = e, .n_slots = (m + GROUPS) * (n / 16 + 2)};
+    taker.slots = calloc((size_t)taker.n_slots, TILE_ELEMENTS * 4);
+    taker.tiles = calloc((size_t)taker.n_slots, sizeof *taker.tiles);
+    taker.seen = calloc((size_t)(m * n) + 1, 1);
+    taker.taken = calloc((size_t)(m * n) + 1, 4);
+    CHECK(taker.slots && taker.tiles && taker.seen && taker.taken);
+    const twi_gemm_hook_t hook = {.user = &taker, .place = take_place, .done = take_done};
+    e->problem.hook = &hook;
+    run(e, space);
+    e->problem.hook = NULL;
+    CHECK_EQ(atomic_load(&taker.n_done), atomic_load(&taker.n_placed));
+    for (int64_t at = 0; at < m * n; at++)
+        CHECK_EQ(atomic_load(&taker.seen[at]), 1);
+    for (int64_t at = 0; at < m * e->problem.ldc; at++)
+        CHECK_EQ(e->c[at], 0xa5a5a5a5u); /* all went elsewhere */
+    mm_check_same("taken by a hook", e->problem.epilogue.out_type, m, n, taker.taken, wanted);
+    free(taker.slots);
+    free(taker.tiles);
+    free(taker.seen);
+    free(taker.taken);
+}
+
+static void leave_place(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
+{
+    (void)tile;
+    (void)place;
+    (void)atomic_fetch_add((_Atomic int *)user, 1);
+}
+
+/* A hook that moves nothing and waits for nothing. */
+static void try_idle_hook(engine_t *e, twi_gemm_space_t *space, const uint32_t *wanted)
+{
+    _Atomic int calls = 0;
+    const twi_gemm_hook_t hook = {.user = &calls, .place = leave_place};
+    e->problem.hook = &hook;
+    run(e, space);
+    e->problem.hook = NULL;
+    CHECK(e->product.m == 0 || atomic_load(&calls) > 0);
+    check_result(e, wanted, "idle hook");
+}
+
+static void try_hooks(int threads)
+{
+    static const int64_t shapes[][3] = {{53, 70, 100}, {53, 300, 45}, {53, 0, 20}, {1, 65, 70}, {130, 33, 17}};
+    static const twi_gemm_blocks_t blocks[] = {{0, 0, 0, 0}, {1, 1, 32, 1}};
+    panels_random_t random = panels_random(default_seed);
+    twi_team_t *team = NULL;
+    CHECK_OK(twi_team_create(threads, 1, &team));
+    twi_gemm_space_t *space = space_of(team);
+    for (int i = 0; i < MM_LENGTH(all_types) * MM_LENGTH(shapes); i++) {
+        const int64_t *mkn = shapes[i % MM_LENGTH(shapes)];
+        engine_t e;
+        engine_open(&e, all_types[i / MM_LENGTH(shapes)], mkn[0], mkn[1], mkn[2], mkn[0] == 53 && i % 2 ? counts : NULL,
+                    &random);
+        run(&e, space);
+        uint32_t *wanted = result(&e);
+        for (int way = 0; way < 4; way++) {
+            use_packed(&e, way % 2);
+            e.problem.blocks = blocks[way / 2];
+            try_hook(&e, space, wanted);
+        }
+        try_idle_hook(&e, space, wanted);
+        free(wanted);
+        engine_close(&e);
+    }
+    twi_gemm_space_destroy(space);
+    twi_team_destroy(team);
+}
+
+MM_TEST(hooks)
+{
+    (void)level;
+    try_hooks(1);
+}
+
+MM_TEST(hooks_3_workers)
+{
+    (void)level;
+    try_hooks(3);
+}
+
+/* ---- Strips ------------------------------------------------------------------------------------ */
+
+/* One strip with memory of exactly the sizes asked for. */
+static void compute_strip(const twi_gemm_plan_t *plan, int group, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+    const twi_gemm_problem_t *problem = plan->problem;
+    const int64_t panels = (rows + plan->kernel->mr - 1) / plan->kernel->mr;
+    panels_guard_t a = panels_guarded((size_t)(panels * plan->panel_bytes), true);
+    panels_guard_t memory = panels_guarded(plan->worker_bytes, true);
+    const twi_gemm_strip_t strip = {.group = group, .row = row, .rows = rows, .col = col, .cols = cols, .a = a.data};
+    twi_gemm_mode_t mode;
+    twi_gemm_mode_begin(plan, &mode);
+    twi_gemm_pack_rows(plan, (const char *)problem->a + row * problem->lda * twi_gemm_kind_bytes(problem->kind),
+                       problem->lda, rows, a.data);
+    twi_gemm_strip(plan, &strip, memory.data);
+    twi_gemm_mode_end(&mode);
+    CHECK(panels_guard_intact(&a) && panels_guard_intact(&memory));
+    panels_unguard(&a);
+    panels_unguard(&memory);
+}
+
+/* From the last strip to the first, each in columns from right to left. */
+static void compute_backwards(engine_t *e, const uint32_t *wanted)
+{
+    twi_gemm_plan_t plan;
+    poison(e);
+    twi_gemm_plan(&e->problem, &plan);
+    const int64_t n = e->product.n, mb = plan.blocks.mb, chunk = 3 * plan.kernel->nr;
+    const int n_groups = e->problem.counts ? GROUPS : 1;
+    int64_t end = e->product.m;
+    for (int g = n_groups - 1; g >= 0; g--) {
+        const int64_t rows = e->problem.counts ? e->counts[g] : e->product.m, start = end - rows;
+        for (int64_t row = rows > 0 ? (rows - 1) / mb * mb : -1; row >= 0; row -= mb)
+            for (int64_t col = (n - 1) / chunk * chunk; col >= 0; col -= chunk)
+                compute_strip(&plan, g, start + row, rows - row < mb ? rows - row : mb, col,
+                              n - col < chunk ? n - col : chunk);
+        end = start;
+    }
+    check_result(e, wanted, "strips");
+}
+
+MM_TEST(strips)
+{
+    static const twi_gemm_blocks_t blocks[] = {{0, 0, 0, 0}, {1, 1, 32, 1}, {20, 64, 64, 128}};
+    panels_random_t random = panels_random(default_seed);
+    twi_gemm_space_t *space = space_of(NULL);
+    (void)level;
+    for (int i = 0; i < 2 * MM_LENGTH(all_types); i++) {
+        engine_t e;
+        engine_open(&e, all_types[i / 2], 53, i % 2 ? 65 : 200, 135, i % 2 ? counts : NULL, &random);
+        run(&e, space);
+        uint32_t *wanted = result(&e);
+        for (int way = 0; way < 2 * MM_LENGTH(blocks); way++) {
+            use_packed(&e, way % 2);
+            e.problem.blocks = blocks[way / 2];
+            compute_backwards(&e, wanted);
+        }
+        free(wanted);
+        engine_close(&e);
+    }
+    twi_gemm_space_destroy(space);
+}
+
+/* ---- Floating-point modes ---------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
+enum { WORKERS = 3, MXCSR_CONTROL = 0xffc0 };
+
+static void set_mode(void *arg, int worker, int n_workers)
+{
+    (void)worker;
+    (void)n_workers;
+    _mm_setcsr(*(const unsigned *)arg);
+}
+
+static void check_mode(void *arg, int worker, int n_workers)
+{
+    (void)worker;
+    (void)n_workers;
+    CHECK_EQ(_mm_getcsr() & MXCSR_CONTROL, *(const unsigned *)arg & MXCSR_CONTROL);
+}
+
+/* Flushing, and rounding up. */
+MM_TEST(modes_of_workers)
+{
+    static const unsigned modes[] = {0x9fc0, 0x5f80};
+    panels_random_t random = panels_random(default_seed);
+    twi_team_t *team = NULL;
+    (void)level;
+    CHECK_OK(twi_team_create(WORKERS, 1, &team));
+    twi_gemm_space_t *space = space_of(team);
+    for (int i = 0; i < 2 * MM_LENGTH(all_types); i++) {
+        unsigned mode = modes[i % 2], normal = 0x1f80;
+        engine_t e;
+        engine_open(&e, all_types[i / 2], 60, 70, 300, NULL, &random);
+        if (all_types[i / 2] != MM_S8)
+            panels_fill(e.problem.kind, (void *)(uintptr_t)e.product.a, 30 * 70, PANELS_DENORMAL, &random);
+        run(&e, space);
+        uint32_t *wanted = result(&e);
+        twi_team_run(team, set_mode, &mode);
+        run(&e, space);
+        twi_team_run(team, check_mode, &mode);
+        twi_team_run(team, set_mode, &normal);
+        check_result(&e, wanted, "modes");
+        free(wanted);
+        engine_close(&e);
+    }
+    twi_gemm_space_destroy(space);
+    twi_team_destroy(team);
+}
+#endif
