@@ -48,6 +48,16 @@ bool bench_init(const bench_plan_t *plan);
 int bench_iters(const bench_plan_t *plan, size_t bytes);
 int bench_warmup(const bench_plan_t *plan, size_t bytes);
 
+/* ---- Machine (bench_machine.c, bench_report.c) --------------------------------------------------- */
+
+int64_t bench_now_ns(void);
+/* CPUs that the calling thread may use, at least 1. */
+int bench_allowed(void);
+/* Leaves the calling thread CPUs number first .. first+count-1 of the allowed ones, modulo their number. */
+void bench_pin(long first, int count);
+/* A row of tw_info; "unknown" if there is none. */
+const char *bench_info(const char *section, const char *name);
+
 /* ---- Data: element types, generated values, the scalar model (bench_data.c) --------------------- */
 
 typedef struct bench_dtype {
@@ -69,6 +79,10 @@ typedef struct bench_values {
     bench_fill_t fill;
     int ranks;
 } bench_values_t;
+
+/* A value in a type: fp32, fp16 or bf16, rounded to nearest even. */
+uint32_t bench_encode(const bench_dtype_t *dtype, float value);
+float bench_decode(const bench_dtype_t *dtype, uint32_t bits);
 
 /* Element `index` of the send buffer of `rank`, as bits. */
 uint32_t bench_element(const bench_values_t *values, int rank, size_t index);
@@ -157,8 +171,16 @@ typedef struct bench_case {
 void bench_report_header(const bench_board_t *board, const bench_peer_t *peer);
 void bench_report_case(bench_board_t *board, const bench_case_t *result);
 
+/* ---- Matrix products (bench_gemm.c) -------------------------------------------------------------- */
+
+/* `tilewire bench gemm`: argv[0] is "bench", "gemm" is among the words. Returns the exit status. */
+int bench_gemm(int argc, char **argv);
+
 /* ---- Peers (bench_peer.c) ------------------------------------------------------------------------ */
 
+/* Folders where things that belong to us may be: that of this program, and that of libtilewire.so. */
+bool bench_folder_of_command(char *folder_out, size_t bytes);
+bool bench_folder_of_library(char *folder_out, size_t bytes);
 /* Where the peer's library is; false, with an error printed, if it is nowhere. */
 bool bench_peer_find(char *path_out, size_t bytes);
 /* Loads it; NULL, with an error printed, on failure. */

@@ -76,14 +76,14 @@ static float widen(const half_format_t *format, uint32_t half)
     return (float)(half & 0x8000u ? -value : value);
 }
 
-static uint32_t encode(const bench_dtype_t *dtype, float value)
+uint32_t bench_encode(const bench_dtype_t *dtype, float value)
 {
     if (dtype->type == TW_HCCL_FP16)
         return narrow(&fp16_format, value);
     return dtype->type == TW_HCCL_BFP16 ? narrow(&bf16_format, value) : bits_of(value);
 }
 
-static float decode(const bench_dtype_t *dtype, uint32_t bits)
+float bench_decode(const bench_dtype_t *dtype, uint32_t bits)
 {
     if (dtype->type == TW_HCCL_FP16)
         return widen(&fp16_format, bits);
@@ -114,12 +114,12 @@ uint32_t bench_element(const bench_values_t *values, int rank, size_t index)
     if (values->fill == BENCH_FILL_EXACT) { /* sums stay within 256, which bf16 holds exactly */
         const uint32_t most = values->ranks <= 32 ? 8u : 256u / (uint32_t)values->ranks;
         const int32_t whole = (int32_t)(random % (2u * most + 1u)) - (int32_t)most;
-        return is_float(dtype) ? encode(dtype, (float)whole) : (uint32_t)whole & mask_of(dtype);
+        return is_float(dtype) ? bench_encode(dtype, (float)whole) : (uint32_t)whole & mask_of(dtype);
     }
     if (!is_float(dtype))
         return random & mask_of(dtype);
     const float fraction = (float)((int32_t)(random & 0xffffffu) - 0x800000) * 0x1p-23f;
-    return encode(dtype, fraction * (float)power_of_two(-(int)(random >> 28)));
+    return bench_encode(dtype, fraction * (float)power_of_two(-(int)(random >> 28)));
 }
 
 uint32_t bench_element_sum(const bench_values_t *values, size_t index)
@@ -131,10 +131,10 @@ uint32_t bench_element_sum(const bench_values_t *values, size_t index)
             sum += bench_element(values, rank, index);
         return sum & mask_of(dtype);
     }
-    float sum = decode(dtype, bench_element(values, 0, index));
+    float sum = bench_decode(dtype, bench_element(values, 0, index));
     for (int rank = 1; rank < values->ranks; rank++)
-        sum += decode(dtype, bench_element(values, rank, index));
-    return values->ranks == 1 ? bench_element(values, 0, index) : encode(dtype, sum);
+        sum += bench_decode(dtype, bench_element(values, rank, index));
+    return values->ranks == 1 ? bench_element(values, 0, index) : bench_encode(dtype, sum);
 }
 
 void bench_fill_buffer(const bench_values_t *values, int rank, void *buffer, size_t n)

@@ -18,7 +18,7 @@ static bool folder_of(const char *file, char *folder_out, size_t bytes)
     return slash != NULL && snprintf(folder_out, bytes, "%.*s", (int)(slash - file), file) < (int)bytes;
 }
 
-static bool command_folder(char *folder_out, size_t bytes)
+bool bench_folder_of_command(char *folder_out, size_t bytes)
 {
     char path[PATH_MAX];
     const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
@@ -28,8 +28,7 @@ static bool command_folder(char *folder_out, size_t bytes)
     return folder_of(path, folder_out, bytes);
 }
 
-/* Where libtilewire.so is. */
-static bool library_folder(char *folder_out, size_t bytes)
+bool bench_folder_of_library(char *folder_out, size_t bytes)
 {
     Dl_info info;
     return dladdr((void *)(uintptr_t)tw_version, &info) != 0 && folder_of(info.dli_fname, folder_out, bytes);
@@ -49,7 +48,7 @@ bool bench_peer_find(char *path_out, size_t bytes)
     const char *given = getenv("PEER_MPI_LIB");
     if (given != NULL && given[0] != '\0')
         return find_given(given, path_out, bytes);
-    bool (*const folders[])(char *, size_t) = {command_folder, library_folder};
+    bool (*const folders[])(char *, size_t) = {bench_folder_of_command, bench_folder_of_library};
     static const char *const below[] = {"", "/../lib/tilewire", "/tilewire"};
     for (int i = 0; i < 6; i++) {
         char folder[PATH_MAX];

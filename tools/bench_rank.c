@@ -6,16 +6,14 @@
  */
 #define _GNU_SOURCE
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bench.h"
 
-enum { SESSION_TASKS = 60, CPU_LIMIT = 8192, BUFFER_ALIGN = 4096 };
+enum { SESSION_TASKS = 60, BUFFER_ALIGN = 4096 };
 
 typedef struct tiling {
     tw_hccl_init_tiling_t init;
@@ -55,36 +53,7 @@ static bool give_up(bench_state_t *state, const char *what, const char *why)
     return false;
 }
 
-static inline int64_t now_ns(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* ---- Set-up ------------------------------------------------------------------------------------ */
-
-/* Rank r with T threads gets CPUs number r*T .. r*T+T-1 of the allowed ones, modulo their number. */
-static void pin_rank(const bench_plan_t *plan, int rank)
-{
-    cpu_set_t *allowed = CPU_ALLOC(CPU_LIMIT), *own = CPU_ALLOC(CPU_LIMIT);
-    const size_t bytes = CPU_ALLOC_SIZE(CPU_LIMIT);
-    if (allowed != NULL && own != NULL && sched_getaffinity(0, bytes, allowed) == 0) {
-        const int count = CPU_COUNT_S(bytes, allowed);
-        CPU_ZERO_S(bytes, own);
-        for (int cpu = 0, seen = 0; cpu < CPU_LIMIT; cpu++) {
-            if (!CPU_ISSET_S(cpu, bytes, allowed))
-                continue;
-            const int distance = (int)(((long)seen - (long)rank * plan->threads) % count);
-            if ((distance + count) % count < plan->threads)
-                CPU_SET_S(cpu, bytes, own);
-            seen++;
-        }
-        (void)sched_setaffinity(0, bytes, own); /* best effort: a bench without pinning is still one */
-    }
-    CPU_FREE(allowed);
-    CPU_FREE(own);
-}
 
 static size_t most_bytes(const bench_state_t *state, bool recv)
 {
@@ -221,14 +190,14 @@ static double timed_call(bench_state_t *state, bench_variant_t variant)
     bool ok = true;
     if (!bench_barrier(state->board))
         return -1;
-    const int64_t start = now_ns();
+    const int64_t start = bench_now_ns();
     if (variant == BENCH_OURS)
         ok = call_ours(state);
     else if (variant == BENCH_COPY)
         memcpy(state->copy, state->send, state->shape.n_send * state->dtype->bytes);
     else
         ok = call_peer(state);
-    const int64_t end = now_ns();
+    const int64_t end = bench_now_ns();
     state->n_tasks += variant == BENCH_OURS;
     if (!ok)
         (void)give_up(state, state->op->name, variant == BENCH_OURS ? tw_last_error() : "the peer failed");
@@ -419,7 +388,7 @@ bool bench_run_rank(bench_board_t *board, int rank, const bench_peer_t *peer, tw
     state->dtype = &bench_dtypes[board->plan.dtype];
     state->rank = rank;
     state->peer = peer != NULL && peer->has_type((int)state->dtype->type) ? peer : NULL;
-    pin_rank(state->plan, rank);
+    bench_pin((long)rank * state->plan->threads, state->plan->threads);
     const bool ok =
         make_comm(state, allgather, allgather_user) && alloc_buffers(state) && make_tiling(state) && run_cases(state);
     session_close(state);

@@ -19,7 +19,7 @@ typedef struct summary {
     double peer, speedup, speedup_iqr;
 } summary_t;
 
-static const char *info_value(const char *section, const char *name)
+const char *bench_info(const char *section, const char *name)
 {
     tw_info_row_t row;
     for (unsigned i = 0; tw_info(i, &row) == TW_OK; i++) {
@@ -38,22 +38,6 @@ static void slowest_rank(bench_board_t *board, bench_variant_t variant, int iter
     }
 }
 
-/* Median and interquartile range of a[i] / b[i]. `work` has room for n values. */
-static void paired_ratio(const double *a, const double *b, int n, double *work, double *median_out, double *iqr_out)
-{
-    for (int i = 0; i < n; i++)
-        work[i] = a[i] / fmax(b[i], 1e-9);
-    bench_sort(work, n);
-    *median_out = bench_quantile(work, n, 0.5);
-    *iqr_out = bench_quantile(work, n, 0.75) - bench_quantile(work, n, 0.25);
-}
-
-static double median_of(double *values, int n)
-{
-    bench_sort(values, n);
-    return bench_quantile(values, n, 0.5);
-}
-
 /* `work` has room for four arrays of result->iters values. */
 static void summarise(bench_board_t *board, const bench_case_t *result, double *work, summary_t *sum)
 {
@@ -61,14 +45,14 @@ static void summarise(bench_board_t *board, const bench_case_t *result, double *
     double *ours = work, *copy = work + n, *peer = work + 2 * n, *ratios = work + 3 * n;
     slowest_rank(board, BENCH_OURS, n, ours);
     slowest_rank(board, BENCH_COPY, n, copy);
-    paired_ratio(ours, copy, n, ratios, &sum->over_copy, &sum->over_copy_iqr);
+    sum->over_copy = bench_ratio(ours, copy, n, ratios, &sum->over_copy_iqr);
     if (result->peer) {
         slowest_rank(board, BENCH_PEER, n, peer);
-        paired_ratio(peer, ours, n, ratios, &sum->speedup, &sum->speedup_iqr);
-        sum->peer = median_of(peer, n);
+        sum->speedup = bench_ratio(peer, ours, n, ratios, &sum->speedup_iqr);
+        sum->peer = bench_median(peer, n);
     }
-    sum->copy = median_of(copy, n);
-    sum->median = median_of(ours, n);
+    sum->copy = bench_median(copy, n);
+    sum->median = bench_median(ours, n);
     sum->p99 = bench_percentile(ours, n, 0.99);
     sum->algbw = (double)result->bytes / sum->median;
     sum->busbw = sum->algbw * bench_ops[board->plan.op].bus_rounds * (ranks - 1) / ranks;
@@ -86,7 +70,7 @@ static void print_json(const bench_board_t *board, const bench_case_t *result, c
     json_integer(out, false, "threads", (unsigned)plan->threads);
     json_text(out, false, "transport", bench_transports[plan->transport]);
     json_text(out, false, "memory", bench_memories[plan->memory]);
-    json_text(out, false, "isa", info_value("cpu", "isa"));
+    json_text(out, false, "isa", bench_info("cpu", "isa"));
     json_boolean(out, false, "verified", result->verified);
     json_integer(out, false, "iters", (unsigned)result->iters);
     json_number(out, false, "t_median", sum->median);
@@ -126,7 +110,7 @@ void bench_report_header(const bench_board_t *board, const bench_peer_t *peer)
     if (plan->json)
         return;
     (void)printf("# tilewire %s, %s, isa %s, pinned: %d cpu%s a rank of %d allowed\n",
-                 info_value("version", "tilewire"), info_value("cpu", "model"), info_value("cpu", "isa"), plan->threads,
+                 bench_info("version", "tilewire"), bench_info("cpu", "model"), bench_info("cpu", "isa"), plan->threads,
                  plan->threads > 1 ? "s" : "", board->n_cpus);
     (void)printf("# %s, %s, ranks %d, threads %d, transport %s, memory %s%s%s\n", bench_ops[plan->op].name,
                  bench_dtypes[plan->dtype].name, plan->ranks, plan->threads, bench_transports[plan->transport],

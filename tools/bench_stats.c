@@ -30,3 +30,18 @@ double bench_percentile(const double *sorted, int n, double share)
     place = place < 0 ? 0 : place >= n ? n - 1 : place;
     return sorted[place];
 }
+
+double bench_median(double *values, int n)
+{
+    bench_sort(values, n);
+    return bench_quantile(values, n, 0.5);
+}
+
+double bench_ratio(const double *a, const double *b, int n, double *work, double *iqr_out)
+{
+    for (int i = 0; i < n; i++)
+        work[i] = a[i] / fmax(b[i], 1e-9);
+    bench_sort(work, n);
+    *iqr_out = bench_quantile(work, n, 0.75) - bench_quantile(work, n, 0.25);
+    return bench_quantile(work, n, 0.5);
+}

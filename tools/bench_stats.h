@@ -12,4 +12,10 @@ double bench_quantile(const double *sorted, int n, double share);
 /* The smallest sorted value that at least `share` of all values do not exceed. */
 double bench_percentile(const double *sorted, int n, double share);
 
+/* Sorts; the median of the n >= 1 values. */
+double bench_median(double *values, int n);
+
+/* Median and interquartile range of a[i] / b[i]. `work` has room for n values. */
+double bench_ratio(const double *a, const double *b, int n, double *work, double *iqr_out);
+
 #endif

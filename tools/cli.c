@@ -147,6 +147,32 @@ static bool parse_sizes(const char *text, cli_sizes_t *sizes_out)
     return true;
 }
 
+static bool parse_shape(const char **text, size_t max, cli_shape_t *shape_out)
+{
+    size_t *const parts[] = {&shape_out->m, &shape_out->k, &shape_out->n};
+    for (int i = 0; i < 3; i++) {
+        if (i > 0 && *(*text)++ != ',')
+            return false;
+        if (!parse_size(text, parts[i]) || *parts[i] < 1 || *parts[i] > max)
+            return false;
+    }
+    return true;
+}
+
+/* Adds to what is there. */
+static bool parse_shapes(const char *text, size_t max, cli_shapes_t *shapes)
+{
+    for (;;) {
+        if (shapes->n == CLI_SHAPES_MAX || !parse_shape(&text, max, &shapes->value[shapes->n]))
+            return false;
+        shapes->n++;
+        if (*text == '\0')
+            return true;
+        if (*text++ != ';')
+            return false;
+    }
+}
+
 /* Stores one option's value; prints the error and returns false if it is malformed. */
 static bool store(const cli_command_t *command, const cli_option_t *option, const char *text, void *values)
 {
@@ -174,6 +200,12 @@ static bool store(const cli_command_t *command, const cli_option_t *option, cons
             return true;
         (void)cli_usage_error(command, "--%s %s: must be sizes like 8,4K,64M, at most %d", option->name, text,
                               CLI_SIZES_MAX);
+        return false;
+    case CLI_SHAPES:
+        if (parse_shapes(text, (size_t)option->max, place))
+            return true;
+        (void)cli_usage_error(command, "--%s %s: must be m,k,n[;m,k,n...] of numbers from 1 to %d, at most %d shapes",
+                              option->name, text, option->max, CLI_SHAPES_MAX);
         return false;
     }
     return false;

@@ -11,18 +11,28 @@
 enum { EXIT_USAGE = 2 };
 
 typedef enum cli_type {
-    CLI_FLAG,  /* bool, no argument */
-    CLI_INT,   /* int, within min..max */
-    CLI_WORD,  /* int, the index of the word in `words` */
-    CLI_SIZES, /* cli_sizes_t, sizes separated by commas; 4K, 64M, 1G */
+    CLI_FLAG,   /* bool, no argument */
+    CLI_INT,    /* int, within min..max */
+    CLI_WORD,   /* int, the index of the word in `words` */
+    CLI_SIZES,  /* cli_sizes_t, sizes separated by commas; 4K, 64M, 1G */
+    CLI_SHAPES, /* cli_shapes_t, m,k,n separated by semicolons, each within 1..max; repeating adds */
 } cli_type_t;
 
-enum { CLI_SIZES_MAX = 64 };
+enum { CLI_SIZES_MAX = 64, CLI_SHAPES_MAX = 64 };
 
 typedef struct cli_sizes {
     int n;
     size_t value[CLI_SIZES_MAX];
 } cli_sizes_t;
+
+typedef struct cli_shape {
+    size_t m, k, n;
+} cli_shape_t;
+
+typedef struct cli_shapes {
+    int n;
+    cli_shape_t value[CLI_SHAPES_MAX];
+} cli_shapes_t;
 
 typedef struct cli_option {
     const char *name; /* without the dashes; NULL ends the table */

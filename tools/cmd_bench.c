@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tilewire bench`: the grammar of all benches, and how their ranks are started: as threads, as
- * processes of our own, or by mpirun when MPI is timed beside us.
+ * `tilewire bench`: the grammar of the collectives' benches, and how their ranks are started: as
+ * threads, as processes of our own, or by mpirun when MPI is timed beside us. bench_gemm.c has that of
+ * matrix products.
  */
 #define _GNU_SOURCE
 #include <limits.h>
@@ -90,10 +91,11 @@ static const cli_option_t options[] = {
 
 static const cli_command_t command = {
     .name = "tilewire bench",
-    .usage = "COLLECTIVE [options]",
+    .usage = "COLLECTIVE [options]\n       tilewire bench gemm [options]",
     .about = "Verifies a collective, then times it: all_reduce, all_gather, reduce_scatter, alltoall or\n"
              "alltoallv. Bandwidths are those of nccl-tests. Every iteration also times one copy of the\n"
-             "send buffer by every rank, for comparison.",
+             "send buffer by every rank, for comparison.\n"
+             "gemm times matrix products; 'tilewire bench gemm --help' has its options.",
     .options = options,
 };
 
@@ -155,6 +157,16 @@ static int check_plan(bench_plan_t *plan)
     return -1;
 }
 
+static int unknown_operation(const char *name)
+{
+    static const char *const gemm[] = {"gemm", NULL};
+    const char *closest = cli_closest(name, bench_op_names);
+    if (closest == NULL)
+        closest = cli_closest(name, gemm);
+    return closest != NULL ? cli_usage_error(&command, "unknown operation '%s', did you mean '%s'?", name, closest)
+                           : cli_usage_error(&command, "unknown operation '%s'", name);
+}
+
 /* -1 if all is well, otherwise an exit status. */
 static int parse_plan(int argc, char **argv, bench_plan_t *plan)
 {
@@ -163,16 +175,12 @@ static int parse_plan(int argc, char **argv, bench_plan_t *plan)
     if (result != CLI_OK)
         return cli_exit_status(result);
     if (n_operands == 0)
-        return cli_usage_error(&command, "the collective is missing, e.g. %s", bench_op_names[0]);
+        return cli_usage_error(&command, "the operation is missing, e.g. %s", bench_op_names[0]);
     if (n_operands > 1)
         return cli_usage_error(&command, "unexpected argument '%s'", argv[1]);
     plan->op = cli_find(argv[0], bench_op_names);
-    if (plan->op < 0) {
-        const char *closest = cli_closest(argv[0], bench_op_names);
-        return closest != NULL
-                   ? cli_usage_error(&command, "unknown collective '%s', did you mean '%s'?", argv[0], closest)
-                   : cli_usage_error(&command, "unknown collective '%s'", argv[0]);
-    }
+    if (plan->op < 0)
+        return unknown_operation(argv[0]);
     return check_plan(plan);
 }
 
@@ -268,8 +276,20 @@ static int run_mpirun(bench_board_t *board, char *program, char *board_path)
     return status;
 }
 
+/* Matrix products have options of their own. */
+static bool is_gemm(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "gemm") == 0)
+            return true;
+    }
+    return false;
+}
+
 int cmd_bench(int argc, char **argv)
 {
+    if (is_gemm(argc, argv))
+        return bench_gemm(argc, argv);
     bench_plan_t plan = {.ranks = 2, .threads = 1, .isa = -1, .iters = -1, .warmup = -1};
     const int refused = parse_plan(argc, argv, &plan);
     if (refused >= 0)

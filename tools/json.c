@@ -29,7 +29,10 @@ static void name_of(FILE *out, bool first, const char *name)
 void json_text(FILE *out, bool first, const char *name, const char *value)
 {
     name_of(out, first, name);
-    quoted(out, value);
+    if (value != NULL)
+        quoted(out, value);
+    else
+        (void)fputs("null", out);
 }
 
 void json_number(FILE *out, bool first, const char *name, double value)

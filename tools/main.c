@@ -19,7 +19,7 @@ typedef struct command {
 static const command_t commands[] = {
     {"run", "start a program as several ranks on this machine", cmd_run},
     {"info", "show version, machine, transports and settings", cmd_info},
-    {"bench", "verify and time a collective", cmd_bench},
+    {"bench", "verify and time a collective or a matrix product", cmd_bench},
     {"help", "show this text, or the help of a command", cmd_help},
     {"version", "show the version", cmd_version},
     {"bench-rank", NULL, cmd_bench_rank},

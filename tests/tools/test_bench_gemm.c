@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tilewire bench gemm` as a user runs it, on small products: what it says, not how fast they are. */
+#define _GNU_SOURCE
+#include <math.h>
+
+#include "cpu/cpu.h"
+#include "harness/test.h"
+#include "tools/tool.h"
+
+/* ---- Reading JSON ------------------------------------------------------------------------------ */
+
+/* Where the value of a member starts; fails if it is not there. */
+static const char *member(const char *line, const char *name)
+{
+    char text[64];
+    (void)snprintf(text, sizeof text, "\"%s\": ", name);
+    const char *found = strstr(line, text);
+    if (found == NULL)
+        printf("no %s in %s\n", name, line);
+    CHECK(found != NULL);
+    return found + strlen(text);
+}
+
+static bool is_null(const char *line, const char *name)
+{
+    return strncmp(member(line, name), "null", 4) == 0;
+}
+
+static double number(const char *line, const char *name)
+{
+    char *end;
+    const char *text = member(line, name);
+    const double value = strtod(text, &end);
+    CHECK(end > text && (*end == ',' || *end == '}') && isfinite(value));
+    return value;
+}
+
+static bool says(const char *line, const char *name, const char *value)
+{
+    return strncmp(member(line, name), value, strlen(value)) == 0;
+}
+
+/* ---- Cases ------------------------------------------------------------------------------------- */
+
+static void check_line(const char *line, const char *dtype, const char *isa, bool small, const char *weights)
+{
+    static const char *const positive[] = {"m", "k", "n", "threads", "t_median", "gflops", "peak_gflops", "peak_ratio"};
+    char text[64];
+    (void)snprintf(text, sizeof text, "{\"op\": \"gemm\", \"dtype\": \"%s\", ", dtype);
+    CHECK(strncmp(line, text, strlen(text)) == 0);
+    CHECK_EQ(line[strlen(line) - 1], '}');
+    CHECK(says(line, "verified", "true"));
+    (void)snprintf(text, sizeof text, "\"%s\"", isa);
+    CHECK(says(line, "isa", text));
+    (void)snprintf(text, sizeof text, "\"%s\"", weights);
+    CHECK(says(line, "weights", text));
+    for (size_t i = 0; i < sizeof positive / sizeof positive[0]; i++)
+        CHECK(number(line, positive[i]) > 0);
+    CHECK_EQ((int)number(line, "iters"), 3);
+    CHECK(number(line, "gflops_iqr") >= 0 && number(line, "peak_ratio_iqr") >= 0);
+    CHECK(number(line, "max_err") <= number(line, "bound"));
+    if (strcmp(dtype, "int8") == 0)
+        CHECK(number(line, "bound") == 0);
+    CHECK(is_null(line, "stream_ratio") == !small && is_null(line, "stream_ratio_iqr") == !small);
+    CHECK(small || strcmp(weights, "cache") == 0);
+    CHECK(strstr(line, "\"peer") == NULL);
+}
+
+/* A product with tails everywhere, and one with so few rows that its weight is timed twice. */
+static void check_dtype(const char *dtype, const char *isa, const char *extra)
+{
+    static const char *const weights[] = {"cache", "memory", "cache"};
+    tool_t tool;
+    const int status = RUN(&tool, "bench", "gemm", "--json", "--dtype", dtype, "--isa", isa, "--iters", "3", "--warmup",
+                           "1", "--shape", "37,67,45;5,257,300", extra);
+    if (status != 0)
+        printf("%s", err_of(&tool));
+    CHECK_EQ(status, 0);
+    CHECK_EQ(count_lines(out_of(&tool)), 3);
+    char *state;
+    int i = 0;
+    for (char *line = strtok_r(tool.out[0].text, "\n", &state); line != NULL; line = strtok_r(NULL, "\n", &state)) {
+        check_line(line, dtype, isa, i > 0, weights[i]);
+        CHECK(says(line, "packed", extra == NULL ? "true" : "false"));
+        i++;
+    }
+}
+
+static void check_level(twi_isa_t level)
+{
+    static const char *const dtypes[] = {"bf16", "fp16", "int8", "bf16w8", "fp16w8"};
+    if (twi_cpu_isa() < level)
+        SKIP("the machine, or TILEWIRE_ISA, has no such level");
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
+        check_dtype(dtypes[i], twi_isa_name(level), NULL);
+}
+
+TEST(json_portable)
+{
+    check_level(TWI_ISA_PORTABLE);
+}
+
+TEST(json_avx2)
+{
+    check_level(TWI_ISA_AVX2);
+}
+
+TEST(json_avx512)
+{
+    check_level(TWI_ISA_AVX512);
+}
+
+TEST(json_avx512bf16)
+{
+    check_level(TWI_ISA_AVX512BF16);
+}
+
+TEST(json_amx)
+{
+    check_level(TWI_ISA_AMX);
+}
+
+TEST(json_plain)
+{
+    check_dtype("bf16", "portable", "--plain");
+    check_dtype("int8", "portable", "--plain");
+    check_dtype("fp16w8", "portable", "--plain");
+}
+
+TEST(threads_and_repeated_shapes)
+{
+    tool_t tool;
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--json", "--threads", "2", "--shape", "40,64,48", "--iters", "2", "--warmup",
+                 "0", "--shape", "64,40,48"),
+             0);
+    CHECK_EQ(count_lines(out_of(&tool)), 2);
+    CHECK_CONTAINS(out_of(&tool), "\"m\": 40, \"k\": 64, \"n\": 48");
+    CHECK_CONTAINS(out_of(&tool), "\"m\": 64, \"k\": 40, \"n\": 48");
+    CHECK_CONTAINS(out_of(&tool), "\"threads\": 2");
+}
+
+TEST(table_says_what_was_measured)
+{
+    tool_t tool;
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--shape", "32,32,32", "--iters", "2", "--isa", "portable", "--dtype", "int8"),
+             0);
+    CHECK_CONTAINS(out_of(&tool), "isa portable");
+    CHECK_CONTAINS(out_of(&tool), "gemm, int8, threads 1, weights packed");
+    CHECK_CONTAINS(out_of(&tool), "peak_ratio");
+    CHECK_CONTAINS(out_of(&tool), "32,32,32");
+    CHECK_CONTAINS(out_of(&tool), "pinned: 1 of ");
+}
+
+/* ---- Usage ------------------------------------------------------------------------------------- */
+
+TEST(help_lists_the_options)
+{
+    static const char *const words[] = {"--shape", "--dtype", "--threads", "--isa",  "--iters", "--warmup",
+                                        "--plain", "--peers", "--json",    "bf16w8", "fp16w8"};
+    tool_t tool;
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--help"), 0);
+    CHECK_CONTAINS(out_of(&tool), "usage: tilewire bench gemm [options]");
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        CHECK_CONTAINS(out_of(&tool), words[i]);
+    CHECK_EQ(RUN(&tool, "bench", "--help"), 0);
+    CHECK_CONTAINS(out_of(&tool), "tilewire bench gemm");
+}
+
+/* Refused with status 2 and the sentence given, before anything is printed. */
+static void check_refused(const char *option, const char *value, const char *sentence)
+{
+    tool_t tool;
+    CHECK_EQ(RUN(&tool, "bench", "gemm", option, value), 2);
+    CHECK_CONTAINS(err_of(&tool), sentence);
+    CHECK_STR(out_of(&tool), "");
+}
+
+TEST(wrong_options_are_named)
+{
+    static const char *const shapes[] = {
+        "",          "16",        "16,16",    "16,16,16,16", "16,16,x", "0,16,16",        "16,16,-16",
+        "16,16,16;", ";16,16,16", "16;16;16", "16 16 16",    "16,,16",  "16,16,20000000", "99999999999999999999,1,1"};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        check_refused("--shape", shapes[i], "--shape ");
+    check_refused("--dtype", "fp32", "bf16w8");
+    check_refused("--isa", "sse", "portable, avx2");
+    check_refused("--threads", "0", "--threads 0");
+    check_refused("--iters", "0", "--iters 0");
+    check_refused("--warmup", "-1", "--warmup -1");
+    check_refused("--ranks", "2", "unknown option --ranks");
+    check_refused("--shapes", "1,1,1", "did you mean --shape?");
+    check_refused("all_reduce", "--json", "unexpected argument 'all_reduce'");
+}
+
+TEST(more_usage)
+{
+    tool_t tool;
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--dtype", "int8", "--shape", "1,131072,1"), 2);
+    CHECK_CONTAINS(err_of(&tool), "k of int8 is at most 131071");
+    CHECK_EQ(RUN(&tool, "bench", "gem"), 2);
+    CHECK_CONTAINS(err_of(&tool), "did you mean 'gemm'?");
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--shape"), 2);
+    CHECK_CONTAINS(err_of(&tool), "--shape needs an argument");
+}
+
+/* A python without torch, however it says so. */
+TEST(peers_without_torch_say_how_to_get_it)
+{
+    tool_t tool;
+    (void)setenv("PEER_PYTHON", "/bin/false", 1);
+    (void)setenv("PEER_TORCH", "/dev/null", 1);
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--peers", "--shape", "1,1,1"), 1);
+    CHECK_CONTAINS(err_of(&tool), "scripts/peers.sh");
+    (void)setenv("PEER_PYTHON", "/nonexistent/python", 1);
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--peers", "--shape", "1,1,1"), 1);
+    CHECK_CONTAINS(err_of(&tool), "/nonexistent/python");
+    CHECK_STR(out_of(&tool), "");
+}

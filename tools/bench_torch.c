@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * torch beside us: a child process that runs bench/peers/peer_torch.py and answers line by line, each
+ * waiting in read() while the other computes. It is started before the library has threads.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench_gemm.h"
+
+#define SCRIPT "peer_torch.py"
+
+/* ---- Finding it -------------------------------------------------------------------------------- */
+
+/* The first readable file "<folder of the command or library>/<below[i]>". */
+static bool find_file(const char *const *below, char *path_out, size_t bytes)
+{
+    bool (*const folders[])(char *, size_t) = {bench_folder_of_command, bench_folder_of_library};
+    for (int i = 0; i < 2; i++) {
+        char folder[PATH_MAX];
+        for (int j = 0; folders[i](folder, sizeof folder) && below[j] != NULL; j++) {
+            if (snprintf(path_out, bytes, "%s/%s", folder, below[j]) < (int)bytes && access(path_out, R_OK) == 0)
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool find_script(char *path_out, size_t bytes)
+{
+    static const char *const below[] = {"../bench/peers/" SCRIPT, "../lib/tilewire/" SCRIPT, "tilewire/" SCRIPT, NULL};
+    const char *given = getenv("PEER_TORCH");
+    if (given != NULL && given[0] != '\0')
+        return snprintf(path_out, bytes, "%s", given) < (int)bytes;
+    if (find_file(below, path_out, bytes))
+        return true;
+    (void)fprintf(stderr,
+                  "tilewire bench: --peers: bench/peers/" SCRIPT " is not found; PEER_TORCH may say where it is\n");
+    return false;
+}
+
+static void find_python(char *path_out, size_t bytes)
+{
+    static const char *const below[] = {"../.venv/bin/python", NULL};
+    const char *given = getenv("PEER_PYTHON");
+    if (given != NULL && given[0] != '\0')
+        (void)snprintf(path_out, bytes, "%s", given);
+    else if (!find_file(below, path_out, bytes))
+        (void)snprintf(path_out, bytes, "python3");
+}
+
+/* ---- The child --------------------------------------------------------------------------------- */
+
+/* What the library is capped to, torch is: names of oneDNN, and of torch's own kernels. */
+static void cap_child(const gemm_plan_t *plan)
+{
+    static const char *const onednn[] = {"SSE41", "AVX2", "AVX512_CORE_VNNI", "AVX512_CORE_BF16", "AVX512_CORE_AMX"};
+    static const char *const torch[] = {"default", "avx2", "avx512", "avx512", "avx512"};
+    const char *level = bench_info("cpu", "isa");
+    const int isa = cli_find(level, bench_isas);
+    if (isa < 0 || (plan->isa < 0 && strcmp(level, bench_info("cpu", "isa_machine")) == 0))
+        return;
+    (void)setenv("ONEDNN_MAX_CPU_ISA", onednn[isa], 1);
+    (void)setenv("ATEN_CPU_CAPABILITY", torch[isa], 1);
+}
+
+static void run_child(const gemm_plan_t *plan, int fd, char *python, char *script)
+{
+    char threads[16];
+    char *argv[] = {python, script, threads, NULL};
+    (void)snprintf(threads, sizeof threads, "%d", plan->threads);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)setenv("OMP_NUM_THREADS", threads, 1);
+    cap_child(plan);
+    if (dup2(fd, STDIN_FILENO) >= 0 && dup2(fd, STDOUT_FILENO) >= 0)
+        (void)execvp(python, argv);
+    (void)fprintf(stderr, "tilewire bench: --peers: %s: %m\n", python);
+    _exit(127);
+}
+
+/* ---- Talking ----------------------------------------------------------------------------------- */
+
+static bool ask(gemm_torch_t *torch, const char *line)
+{
+    const size_t bytes = strlen(line);
+    return send(torch->fd, line, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
+}
+
+/* A line without its end; false if the child has ended. */
+static bool answer(gemm_torch_t *torch, char *line_out, int bytes)
+{
+    if (fgets(line_out, bytes, torch->in) == NULL)
+        return false;
+    line_out[strcspn(line_out, "\n")] = '\0';
+    return true;
+}
+
+static bool lost(void)
+{
+    (void)fprintf(stderr, "tilewire bench: --peers: the process of torch has ended\n");
+    return false;
+}
+
+bool gemm_torch_start(const gemm_plan_t *plan, gemm_torch_t *torch_out)
+{
+    char script[PATH_MAX], python[PATH_MAX], line[256];
+    int fds[2];
+    if (!find_script(script, sizeof script))
+        return false;
+    find_python(python, sizeof python);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
+        return false;
+    (void)fflush(NULL);
+    torch_out->pid = fork();
+    if (torch_out->pid == 0)
+        run_child(plan, fds[1], python, script);
+    (void)close(fds[1]);
+    torch_out->fd = fds[0];
+    torch_out->in = fdopen(fds[0], "r");
+    if (torch_out->pid > 0 && torch_out->in != NULL && answer(torch_out, line, sizeof line) &&
+        strncmp(line, "torch ", 6) == 0) {
+        (void)snprintf(torch_out->version, sizeof torch_out->version, "%s", line);
+        return true;
+    }
+    (void)fprintf(stderr,
+                  "tilewire bench: --peers needs torch, and %s has none: scripts/peers.sh installs it into .venv; "
+                  "PEER_PYTHON may name another python\n",
+                  python);
+    gemm_torch_stop(torch_out);
+    return false;
+}
+
+bool gemm_torch_case(gemm_torch_t *torch, const gemm_plan_t *plan, const cli_shape_t *shape, size_t copies,
+                     char *layout_out, size_t layout_bytes)
+{
+    char line[256];
+    (void)snprintf(line, sizeof line, "case %s %zu %zu %zu %d %zu\n", gemm_dtypes[plan->dtype].name, shape->m, shape->k,
+                   shape->n, plan->threads, copies);
+    if (!ask(torch, line) || !answer(torch, line, sizeof line))
+        return lost();
+    layout_out[0] = '\0';
+    if (strncmp(line, "ok ", 3) == 0)
+        (void)snprintf(layout_out, layout_bytes, "%s", line + 3);
+    else
+        (void)fprintf(stderr, "tilewire bench: --peers: %s: %s\n", torch->version, line);
+    return true;
+}
+
+double gemm_torch_run(gemm_torch_t *torch)
+{
+    char line[64];
+    if (!ask(torch, "run\n") || !answer(torch, line, sizeof line)) {
+        (void)lost();
+        return -1;
+    }
+    const double ns = strtod(line, NULL);
+    return ns > 0 ? ns * 1e-9 : -1;
+}
+
+void gemm_torch_stop(gemm_torch_t *torch)
+{
+    if (torch->in != NULL)
+        (void)fclose(torch->in); /* the end of its input ends it */
+    if (torch->pid > 0)
+        (void)waitpid(torch->pid, NULL, 0);
+    *torch = (gemm_torch_t){0};
+}
