@@ -96,7 +96,8 @@ static twi_gemm_stream_fn *choose_stream(const twi_gemm_plan_t *plan)
     const twi_gemm_problem_t *problem = plan->problem;
     const int64_t row = problem->ldc * (int64_t)twi_dtype_bytes(problem->epilogue.out_type);
     const bool whole = (uintptr_t)problem->c % LINE_BYTES == 0 && row % LINE_BYTES == 0 && row > 0;
-    if ((plan->kernel->flags & TWI_KERNEL_AMX) && !problem->hook && whole && problem->m >= STREAM_BYTES / row)
+    const bool puts = (plan->kernel->flags & TWI_KERNEL_AMX) && plan->k_pad > 0 && !problem->hook;
+    if (puts && whole && problem->m >= STREAM_BYTES / row)
         return twi_gemm_stream__avx512;
 #endif
     (void)plan;
@@ -122,7 +123,8 @@ static void size_memory(twi_gemm_plan_t *plan)
     plan->scale_bytes = quantised(problem) ? lines((int64_t)kernel->nr * kernel->kb * 4) : 0;
     plan->lanes_bytes =
         twi_gemm_lanes_differ(kernel, problem->kind) ? lines(panel * twi_gemm_lane_bytes(kernel->lane)) : 0;
-    plan->tile_bytes = plan->stream ? lines((int64_t)kernel->mr * kernel->nr * 4) : 0;
+    plan->tile_bytes =
+        plan->stream ? lines((int64_t)kernel->mr * kernel->nr * 4 + (int64_t)sizeof(twi_gemm_pending_t)) : 0;
     plan->worker_bytes = plan->sums_bytes + plan->tile_bytes + plan->stored_panel_bytes + plan->dequant_bytes +
                          (quantised(problem) ? 2 * plan->scale_bytes + LINE_BYTES : 0) + plan->lanes_bytes +
                          lines(TWI_GEMM_TOUCH_MAX * (int64_t)sizeof(void *));

@@ -21,9 +21,10 @@ enum {
 typedef struct memory {
     char *sums;
     void *stored, *dequant, *lanes;
-    float *scale, *offset; /* of one panel, each column kb times */
-    int64_t *spread;       /* which those are: column, row of scales */
-    void *tile;            /* a finished one on its way around the caches */
+    float *scale, *offset;       /* of one panel, each column kb times */
+    int64_t *spread;             /* which those are: column, row of scales */
+    char *tile;                  /* a finished one on its way around the caches */
+    twi_gemm_pending_t *pending; /* where its lines go */
     const void **touch;
 } memory_t;
 
@@ -196,11 +197,27 @@ static void place_tile(const work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t 
     }
 }
 
+/* Whether the tile is whole lines, and C is large: then it waits in memory.tile. */
+static bool waits(const work_t *w, const twi_gemm_tile_t *tile)
+{
+    return w->plan->stream && tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type) % LINE_BYTES == 0;
+}
+
+static void list_pending(const work_t *w, const twi_gemm_tile_t *tile)
+{
+    const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
+    twi_gemm_pending_t *pending = w->memory.pending;
+    for (int i = 0; i < tile->rows; i++) {
+        char *row = (char *)tile->out + i * tile->ld_out * item_bytes;
+        for (int64_t at = 0; at < tile->cols * item_bytes; at += LINE_BYTES)
+            pending->to[pending->n++] = row + at;
+    }
+}
+
 static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const void *acc)
 {
     const twi_gemm_hook_t *hook = w->problem->hook;
-    const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
-    const bool stream = w->plan->stream && tile->cols * item_bytes % LINE_BYTES == 0;
+    const bool wait = waits(w, tile);
     const twi_gemm_part_t part = {
         .acc = acc,
         .ld_acc = w->kernel->nr,
@@ -208,12 +225,12 @@ static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const void
         .col = tile->col,
         .rows = tile->rows,
         .cols = tile->cols,
-        .out = stream ? w->memory.tile : tile->out,
-        .ld_out = stream ? tile->cols : tile->ld_out,
+        .out = wait ? w->memory.tile : tile->out,
+        .ld_out = wait ? tile->cols : tile->ld_out,
     };
     w->plan->finish(&w->epilogue, &part);
-    if (stream)
-        w->plan->stream(tile->out, tile->ld_out * item_bytes, part.out, part.rows, part.cols * item_bytes);
+    if (wait)
+        list_pending(w, tile);
     if (hook && hook->done)
         hook->done(hook->user, tile);
 }
@@ -266,6 +283,12 @@ static void column_of_tiles(const work_t *w, const block_t *block, const column_
             call.n_touch = place.n_touch;
             call.touch_write = place.touch_write;
         }
+        if (w->plan->stream) {
+            call.put = w->memory.pending->to;
+            call.put_from = w->memory.tile;
+            call.n_put = w->memory.pending->n;
+            w->memory.pending->n = 0;
+        }
         kernel->run(&call);
         if (block->last)
             finish_tile(w, &tile, call.acc);
@@ -279,6 +302,9 @@ static memory_t divide(const twi_gemm_plan_t *plan, void *memory)
     memory_t m = {.sums = memory};
     char *next = m.sums + plan->sums_bytes;
     m.tile = next;
+    m.pending = (twi_gemm_pending_t *)(next + (size_t)(plan->kernel->mr * plan->kernel->nr) * 4);
+    if (plan->stream)
+        m.pending->n = 0;
     next += plan->tile_bytes;
     m.stored = next;
     next += plan->stored_panel_bytes;
@@ -402,4 +428,6 @@ void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, 
     const int64_t right = strip->col + strip->cols;
     for (int64_t col = strip->col; col < right; col += plan->blocks.nb)
         columns(&work, col, right - col < plan->blocks.nb ? right : col + plan->blocks.nb);
+    if (plan->stream)
+        plan->stream(work.memory.pending->to, work.memory.tile, work.memory.pending->n);
 }

@@ -58,6 +58,14 @@ typedef struct twi_gemm_call {
     int n_touch;
     int touch_write; /* 1: they will be written */
     /*
+     * Lines of an earlier result, from put_from on, 64-byte aligned, that go to their places around the
+     * caches: memory takes them while the products go on. Only kernels with TWI_KERNEL_AMX do it, in calls
+     * with steps and without touch.
+     */
+    void *const *put;
+    int n_put;
+    const void *put_from;
+    /*
      * What comes from far memory and is used a while later, in this call or the next ones: brought nearer on
      * the way, or not, as the kernel likes. May be no memory at all.
      */

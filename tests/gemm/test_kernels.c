@@ -46,6 +46,9 @@ typedef struct trial {
     bool at_end; /* where in their rooms things are; changes with every product */
     const void *const *touch;
     int n_touch, touch_write;
+    void *const *put;
+    const void *put_from;
+    int n_put;
     const char *what; /* for reports */
 } trial_t;
 
@@ -93,6 +96,9 @@ static void call_kernel(const trial_t *trial, int64_t first, int64_t steps, int 
         .touch = trial->touch,
         .n_touch = trial->n_touch,
         .touch_write = trial->touch_write,
+        .put = trial->put,
+        .put_from = trial->put_from,
+        .n_put = trial->n_put,
     };
     kernel->run(&call);
 }
@@ -540,6 +546,39 @@ static void try_touches(trial_t *trial)
     panels_unguard(&memory);
 }
 
+/* Lines that are stored on the way: every one, in its place, and nothing else; the sums do not notice. */
+static void try_puts(trial_t *trial)
+{
+    enum { LINES = 64, SPACING = 3 };
+    static _Alignas(LINE) uint8_t from[LINES * LINE], to[LINES * SPACING * LINE];
+    static uint32_t wanted[MAX_CELLS], got[MAX_CELLS];
+    void *put[LINES];
+    for (int i = 0; i < LINES; i++)
+        put[i] = to + (size_t)((i * 5) % LINES * SPACING) * LINE;
+    for (int way = 0; way < 12; way++) {
+        const int n = (const int[]){1, 7, LINES}[way % 3], rows = way % 2 ? trial->kernel->mr : 1;
+        const int64_t k = (1 + way / 3 * 4) * trial->kernel->ks; /* fewer steps than lines, and about as many */
+        fill(trial, k < MAX_K ? k : MAX_K, PANELS_NORMAL, PANELS_NORMAL);
+        compute_whole(trial, trial->kernel->mr, NULL, wanted);
+        memset(to, 0xee, sizeof to);
+        for (size_t i = 0; i < sizeof from; i++)
+            from[i] = (uint8_t)panels_next(&trial->random);
+        trial->what = "lines to store";
+        trial->put = put;
+        trial->put_from = from;
+        trial->n_put = n;
+        compute_whole(trial, rows, NULL, got);
+        trial->n_put = 0;
+        check_bits(trial, rows, wanted, got, -1, -1);
+        for (int i = 0; i < n; i++) {
+            CHECK(memcmp(put[i], from + i * LINE, LINE) == 0);
+            memset(put[i], 0xee, LINE);
+        }
+        for (size_t i = 0; i < sizeof to; i++)
+            CHECK_EQ(to[i], 0xee);
+    }
+}
+
 /* ---- Single elements -------------------------------------------------------------------------- */
 
 /* One odd element of A or of B: its row or column is as it should be, and no other bit changes. */
@@ -649,6 +688,8 @@ static void try_kind(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
     try_classes(&trial);
     try_cuts(&trial);
     try_touches(&trial);
+    if (kernel->flags & TWI_KERNEL_AMX)
+        try_puts(&trial);
     try_odds(&trial, 1, PANELS_NORMAL);
     try_odds(&trial, 77, PANELS_NORMAL);
     try_odds(&trial, 130, PANELS_SMALL);

@@ -413,6 +413,47 @@ TEST(touched_lines)
     }
 }
 
+/* Lines that are stored on the way: every one, in its place; the sums do not notice. */
+TEST(stored_lines)
+{
+    enum { LINES = 64 };
+    static _Alignas(64) uint8_t from[LINES * 64], to[2 * LINES * 64];
+    need_avx512();
+    panels_random_t random = panels_random(9);
+    void *put[LINES];
+    for (int i = 0; i < LINES; i++)
+        put[i] = to + (size_t)(i * 5 % LINES) * 128;
+    for (int m = 0; m < N_MODELS; m++) {
+        if (!(kernel_of(&models[m]).flags & TWI_KERNEL_AMX))
+            continue;
+        problem_t p =
+            problem_make(&models[m], 5 * kernel_of(&models[m]).ks, PANELS_NORMAL, PANELS_NORMAL, true, &random);
+        run(&p, p.kernel.mr);
+        keep(&p);
+        for (int n = 1; n <= LINES; n += n < 12 ? 1 : 13) {
+            memset(to, 0xee, sizeof to);
+            for (size_t i = 0; i < sizeof from; i++)
+                from[i] = (uint8_t)panels_next(&random);
+            call_kernel(&p, &(twi_gemm_call_t){.a = p.a_panel.data,
+                                               .b = p.b_panel.data,
+                                               .acc = p.acc.data,
+                                               .steps = 5,
+                                               .rows = p.kernel.mr,
+                                               .put = put,
+                                               .put_from = from,
+                                               .n_put = n});
+            check_kept(&p, p.kernel.mr);
+            for (int i = 0; i < n; i++) {
+                CHECK(memcmp(put[i], from + i * 64, 64) == 0);
+                memset(put[i], 0xee, 64);
+            }
+            for (size_t i = 0; i < sizeof to; i++)
+                CHECK_EQ(to[i], 0xee);
+        }
+        problem_free(&p);
+    }
+}
+
 TEST(no_steps)
 {
     need_avx512();

@@ -7,13 +7,9 @@
 
 enum { LINE_BYTES = 64 };
 
-void twi_gemm_stream__avx512(void *dst, int64_t ld_dst_bytes, const void *src, int64_t rows, int64_t row_bytes)
+void twi_gemm_stream__avx512(void *const *to, const void *from, int n)
 {
-    const char *from = src;
-    for (int64_t r = 0; r < rows; r++) {
-        char *to = (char *)dst + r * ld_dst_bytes;
-        for (int64_t at = 0; at < row_bytes; at += LINE_BYTES, from += LINE_BYTES)
-            _mm512_stream_si512((__m512i *)(to + at), _mm512_load_si512(from));
-    }
+    for (int i = 0; i < n; i++)
+        _mm512_stream_si512(to[i], _mm512_load_si512((const char *)from + (long)i * LINE_BYTES));
 }
 #endif
