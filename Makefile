@@ -37,6 +37,7 @@ install: all
 
 bench: all
 	@echo "$(BUILD)/tilewire bench all_reduce --ranks 2 --bytes 8388608 --peers"
+	@echo "$(BUILD)/tilewire bench gemm --dtype bf16 --shape 1024,2048,4096"
 	@echo "$(BUILD)/tilewire help bench        lists the rest"
 
 format:

@@ -113,6 +113,7 @@ fi
 
 kernels "own kernels" "$build/tests/layout_kernels"
 
+run "example matmul" "$build/examples/matmul"
 if selected shm; then
     for example in hello_allreduce subgroups reduce_scatter_tiles all_reduce_overlap moe_alltoallv; do
         for ranks in 1 3 4; do
