@@ -38,6 +38,29 @@ typedef struct bench_plan {
     cli_sizes_t bytes;
 } bench_plan_t;
 
+/* The options that every bench has, for a plan of type `plan_t` that has fields of their names. */
+#define BENCH_THREADS_MAX 1024
+#define BENCH_OPTION_NUMBER(plan_t, field, letter_, least, most, help_)                                           \
+    {                                                                                                             \
+        .name = #field, .type = CLI_INT, .offset = offsetof(plan_t, field), .argument = letter_, .help = (help_), \
+        .min = (least), .max = (most)                                                                             \
+    }
+#define BENCH_OPTION_THREADS(plan_t, help) BENCH_OPTION_NUMBER(plan_t, threads, "T", 1, BENCH_THREADS_MAX, help)
+#define BENCH_OPTION_ITERS(plan_t, help) BENCH_OPTION_NUMBER(plan_t, iters, "I", 1, BENCH_ITERS_MAX, help)
+#define BENCH_OPTION_WARMUP(plan_t, help) BENCH_OPTION_NUMBER(plan_t, warmup, "U", 0, BENCH_ITERS_MAX, help)
+#define BENCH_OPTION_WORD(plan_t, field, letter_, words_, help_)                                                   \
+    {                                                                                                              \
+        .name = #field, .type = CLI_WORD, .offset = offsetof(plan_t, field), .argument = letter_, .help = (help_), \
+        .words = (words_)                                                                                          \
+    }
+#define BENCH_OPTION_ISA(plan_t) \
+    BENCH_OPTION_WORD(plan_t, isa, "X", bench_isas, "highest instruction set used (the machine's)")
+#define BENCH_OPTION_FLAG(plan_t, field, help_)                                              \
+    {                                                                                        \
+        .name = #field, .type = CLI_FLAG, .offset = offsetof(plan_t, field), .help = (help_) \
+    }
+#define BENCH_OPTION_JSON(plan_t) BENCH_OPTION_FLAG(plan_t, json, "one JSON object a line")
+
 extern const char *const bench_transports[];
 extern const char *const bench_memories[];
 extern const char *const bench_isas[];

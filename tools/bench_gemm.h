@@ -9,7 +9,7 @@
 #include "../bench/peak.h"
 #include "bench.h"
 
-enum { GEMM_SIZE_MAX = 1 << 24, GEMM_SMALL_M = 16, GEMM_THREADS_MAX = 1024 };
+enum { GEMM_SIZE_MAX = 1 << 24, GEMM_SMALL_M = 16 };
 
 /* ---- Plan -------------------------------------------------------------------------------------- */
 

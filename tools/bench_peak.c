@@ -18,7 +18,7 @@ enum { CPU_LIMIT = 8192, LINE = 64, SPINS = 1000 };
 
 typedef struct crew {
     int n;
-    int cpus[GEMM_THREADS_MAX];
+    int cpus[BENCH_THREADS_MAX];
 } crew_t;
 
 static crew_t g_crew = {.n = 1};
@@ -106,7 +106,7 @@ static void *member_main(void *argument)
 /* Runs the job on the crew; seconds from the meeting to the end of the last. */
 static double run_job(job_t *job)
 {
-    static member_t members[GEMM_THREADS_MAX];
+    static member_t members[BENCH_THREADS_MAX];
     int started = 1;
     job->n = g_crew.n;
     if (job->n > 1)

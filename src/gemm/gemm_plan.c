@@ -83,8 +83,9 @@ static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
     twi_gemm_blocks_t blocks;
     blocks.mb = settle(wanted->mb, problem->weight ? ROWS : ROWS * PLAIN_TALLER, kernel->mr, problem->m);
     blocks.kb = settle(wanted->kb, choose_kb(plan, low), kernel->ks, plan->k_pad);
-    const int64_t deep = strip_bytes() / (blocks.mb * twi_gemm_lane_bytes(kernel->lane));
-    blocks.pass = settle(wanted->pass, low ? plan->k_pad : deep, blocks.kb, plan->k_pad);
+    const int64_t fits = at_least(strip_bytes() / (blocks.mb * twi_gemm_lane_bytes(kernel->lane)), 1);
+    const int64_t pass = low ? plan->k_pad : even_blocks(plan->k_pad, fits);
+    blocks.pass = settle(wanted->pass, pass, blocks.kb, plan->k_pad);
     blocks.nb = settle(wanted->nb, at_most(COLUMNS, SUMS_BYTES / (blocks.mb * 4)), kernel->nr, problem->n);
     return blocks;
 }

@@ -42,8 +42,7 @@ AMX_INLINE void amx_fence(void)
 
 /*
  * Nothing else is prefetched: panels are in the second-level cache, and asking for them earlier slows the
- * steps down. Where a step is one product a tile, A is loaded past the first-level cache, so that it does
- * not push B out of there; this is worth a fifth of the time. With few rows what is ahead is used at once, with many rows by later calls.
+ * steps down. With few rows what is ahead is used at once, with many rows by later calls.
  */
 AMX_INLINE const char *amx_ahead(const char *ahead, int64_t lines, int lower)
 {
@@ -138,5 +137,39 @@ AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_step_fn 
         amx_steps(call, step, step_bytes, lower, AMX_NOTHING);
     amx_store_sums(out, lower);
 }
+
+/*
+ * The kernel `name` whose step is one product a tile, by the instruction `dp`. A is loaded past the
+ * first-level cache where B has to stay there: where there are other panels of A to meet.
+ */
+#define AMX_KERNEL(name, dp)                                              \
+    AMX_INLINE void step_upper(const char *a, const char *b)              \
+    {                                                                     \
+        _tile_loadd(4, a, AMX_A_LD);                                      \
+        _tile_loadd(6, b, AMX_B_LD);                                      \
+        dp(0, 4, 6);                                                      \
+        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                        \
+        dp(1, 4, 7);                                                      \
+    }                                                                     \
+                                                                          \
+    AMX_INLINE void step_full(const char *a, const char *b)               \
+    {                                                                     \
+        _tile_stream_loadd(4, a, AMX_A_LD);                               \
+        _tile_loadd(6, b, AMX_B_LD);                                      \
+        dp(0, 4, 6);                                                      \
+        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                        \
+        dp(1, 4, 7);                                                      \
+        _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                 \
+        dp(2, 5, 6);                                                      \
+        dp(3, 5, 7);                                                      \
+    }                                                                     \
+                                                                          \
+    void name(const twi_gemm_call_t *call)                                \
+    {                                                                     \
+        if (call->rows > AMX_HALF)                                        \
+            amx_product(call, call->acc, step_full, AMX_PLANE_BYTES, 1);  \
+        else                                                              \
+            amx_product(call, call->acc, step_upper, AMX_PLANE_BYTES, 0); \
+    }
 
 #endif
