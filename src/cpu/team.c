@@ -58,6 +58,7 @@ typedef struct worker {
     pthread_t thread;
     twi_team_t *team;
     int index;
+    int cpu; /* that it is bound to; -1: to none */
 } worker_t;
 
 struct twi_team {
@@ -65,6 +66,7 @@ struct twi_team {
     int n_threads; /* started, at most n_workers - 1 */
     pid_t owner;   /* the process that has the threads */
     uint64_t spin_ns;
+    int free_cpu; /* that no worker is bound to, for the caller; -1: they are not bound */
     pthread_mutex_t callers;
 
     _Alignas(LINE_BYTES) _Atomic uint32_t job; /* number of the job and JOB_SLEEPERS */
@@ -196,6 +198,39 @@ static bool has_threads_here(const twi_team_t *team)
     return team->n_threads > 0 && team->owner == getpid();
 }
 
+/* ---- Places ----------------------------------------------------------------------------------- */
+
+typedef struct mask {
+    cpu_set_t sets[CPU_LIMIT / CPU_SETSIZE];
+} mask_t;
+
+static void bind_worker(worker_t *worker, int cpu)
+{
+    mask_t own = {0};
+    CPU_SET_S((size_t)cpu, sizeof own, own.sets);
+    errno = pthread_setaffinity_np(worker->thread, sizeof own, own.sets);
+    if (errno != 0)
+        TWI_LOG(DEBUG, "cpu", "worker %d is not bound to cpu %d: %m", worker->index, cpu);
+    else
+        worker->cpu = cpu;
+}
+
+/* The caller may have moved to the CPU of a worker, which cannot leave by itself: they change places. */
+static void make_room(twi_team_t *team)
+{
+    const int here = team->free_cpu >= 0 ? sched_getcpu() : -1;
+    if (here < 0 || here == team->free_cpu)
+        return;
+    for (int i = 0; i < team->n_threads; i++) {
+        worker_t *worker = &team->workers[i];
+        if (worker->cpu == here) {
+            bind_worker(worker, team->free_cpu);
+            break;
+        }
+    }
+    team->free_cpu = here;
+}
+
 void twi_team_run(twi_team_t *team, twi_team_fn fn, void *arg)
 {
     if (team == NULL) {
@@ -207,6 +242,7 @@ void twi_team_run(twi_team_t *team, twi_team_fn fn, void *arg)
         return;
     }
     (void)pthread_mutex_lock(&team->callers);
+    make_room(team);
     hand_out(team, fn, arg);
     t_inside = true;
     fn(arg, 0, team->n_workers);
@@ -221,10 +257,6 @@ int twi_team_size(const twi_team_t *team)
 }
 
 /* ---- Making ----------------------------------------------------------------------------------- */
-
-typedef struct mask {
-    cpu_set_t sets[CPU_LIMIT / CPU_SETSIZE];
-} mask_t;
 
 /* The next CPU of a mask that is not empty, after `cpu` and round. */
 static int next_cpu(const mask_t *mask, int cpu)
@@ -243,13 +275,10 @@ static void bind_workers(twi_team_t *team)
         return;
     const int here = sched_getcpu();
     int cpu = here < 0 ? 0 : here;
+    team->free_cpu = here;
     for (int i = 0; i < team->n_threads; i++) {
         cpu = next_cpu(&mask, cpu);
-        mask_t own = {0};
-        CPU_SET_S((size_t)cpu, sizeof own, own.sets);
-        errno = pthread_setaffinity_np(team->workers[i].thread, sizeof own, own.sets);
-        if (errno != 0)
-            TWI_LOG(DEBUG, "cpu", "worker %d is not bound to cpu %d: %m", i + 1, cpu);
+        bind_worker(&team->workers[i], cpu);
     }
 }
 
@@ -264,7 +293,7 @@ static void worker_signals(sigset_t *blocked_out)
 
 static int start_one(twi_team_t *team, worker_t *worker)
 {
-    *worker = (worker_t){.team = team, .index = team->n_threads + 1};
+    *worker = (worker_t){.team = team, .index = team->n_threads + 1, .cpu = -1};
     const int error = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (error == 0) {
         char name[16];
@@ -311,6 +340,7 @@ static twi_team_t *allocate(int n_workers)
     memset(team, 0, bytes);
     team->n_workers = n_workers;
     team->owner = getpid();
+    team->free_cpu = -1;
     (void)pthread_mutex_init(&team->callers, NULL);
     return team;
 }

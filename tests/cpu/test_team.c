@@ -509,6 +509,33 @@ TEST(workers_are_bound_where_there_are_cpus_for_all)
     CHECK(CPU_EQUAL(&place.mask[0], &all));
 }
 
+/* Wherever the caller goes, nobody else is bound to that CPU, and no two workers to one. */
+TEST(a_worker_moves_aside_for_the_caller)
+{
+    cpu_set_t all;
+    CHECK_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+    const int n = CPU_COUNT(&all) < N_MAX ? CPU_COUNT(&all) : N_MAX;
+    if (n < 2)
+        SKIP("one CPU in the affinity mask");
+    twi_team_t *team = make(n, 1);
+    for (int cpu = 0, seen = 0; seen < 2 * n; cpu = (cpu + 1) % CPU_SETSIZE) {
+        place_t place;
+        cpu_set_t own, taken;
+        if (!CPU_ISSET(cpu, &all))
+            continue;
+        seen++;
+        CPU_ZERO(&own);
+        CPU_SET(cpu, &own);
+        CHECK_EQ(sched_setaffinity(0, sizeof own, &own), 0);
+        twi_team_run(team, place_share, &place);
+        taken = own;
+        for (int i = 1; i < n; i++)
+            CPU_OR(&taken, &taken, &place.mask[i]);
+        CHECK_EQ(CPU_COUNT(&taken), n);
+    }
+    twi_team_destroy(team);
+}
+
 TEST(workers_keep_a_mask_that_is_too_small_or_shared)
 {
     set_mask(2);

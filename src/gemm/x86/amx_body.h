@@ -142,34 +142,34 @@ AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_step_fn 
  * The kernel `name` whose step is one product a tile, by the instruction `dp`. A is loaded past the
  * first-level cache where B has to stay there: where there are other panels of A to meet.
  */
-#define AMX_KERNEL(name, dp)                                              \
-    AMX_INLINE void step_upper(const char *a, const char *b)              \
-    {                                                                     \
-        _tile_loadd(4, a, AMX_A_LD);                                      \
-        _tile_loadd(6, b, AMX_B_LD);                                      \
-        dp(0, 4, 6);                                                      \
-        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                        \
-        dp(1, 4, 7);                                                      \
-    }                                                                     \
-                                                                          \
-    AMX_INLINE void step_full(const char *a, const char *b)               \
-    {                                                                     \
-        _tile_stream_loadd(4, a, AMX_A_LD);                               \
-        _tile_loadd(6, b, AMX_B_LD);                                      \
-        dp(0, 4, 6);                                                      \
-        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                        \
-        dp(1, 4, 7);                                                      \
-        _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                 \
-        dp(2, 5, 6);                                                      \
-        dp(3, 5, 7);                                                      \
-    }                                                                     \
-                                                                          \
-    void name(const twi_gemm_call_t *call)                                \
-    {                                                                     \
-        if (call->rows > AMX_HALF)                                        \
-            amx_product(call, call->acc, step_full, AMX_PLANE_BYTES, 1);  \
-        else                                                              \
-            amx_product(call, call->acc, step_upper, AMX_PLANE_BYTES, 0); \
+#define AMX_KERNEL(name, dp)                                                \
+    AMX_INLINE void name##_upper(const char *a, const char *b)              \
+    {                                                                       \
+        _tile_loadd(4, a, AMX_A_LD);                                        \
+        _tile_loadd(6, b, AMX_B_LD);                                        \
+        dp(0, 4, 6);                                                        \
+        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                          \
+        dp(1, 4, 7);                                                        \
+    }                                                                       \
+                                                                            \
+    AMX_INLINE void name##_full(const char *a, const char *b)               \
+    {                                                                       \
+        _tile_stream_loadd(4, a, AMX_A_LD);                                 \
+        _tile_loadd(6, b, AMX_B_LD);                                        \
+        dp(0, 4, 6);                                                        \
+        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                          \
+        dp(1, 4, 7);                                                        \
+        _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                   \
+        dp(2, 5, 6);                                                        \
+        dp(3, 5, 7);                                                        \
+    }                                                                       \
+                                                                            \
+    void name(const twi_gemm_call_t *call)                                  \
+    {                                                                       \
+        if (call->rows > AMX_HALF)                                          \
+            amx_product(call, call->acc, name##_full, AMX_PLANE_BYTES, 1);  \
+        else                                                                \
+            amx_product(call, call->acc, name##_upper, AMX_PLANE_BYTES, 0); \
     }
 
 #endif
