@@ -372,7 +372,7 @@ typedef enum tw_format {
 
 typedef struct tw_weight_args {
     size_t struct_size;
-    /** fp32, fp16, bf16 or int8; (k,n), or (e,k,n) for e experts. Unit stride along k or along n. */
+    /** fp32, fp16, bf16 or int8; (k,n), or (e,k,n) for e experts, 1..1048576. Unit stride along k or n. */
     const tw_tensor_t *x2;
     tw_format_t format;
     /** int8 weights of fp16 or bf16 products: w = (x2 + offset) * scale, both of the type of x1. (1) or
@@ -457,10 +457,12 @@ typedef struct tw_matmul_args {
  *   int8          s = sum + bias (int32); v = s * dequant_scale * pertoken_scale + bias (float)
  * then y = v rounded to its type, and y = y + x3 rounded again; if y is fp32 nothing else is rounded.
  * Types of y: that of x1, or fp32; with int8 x1 int32 without dequant_scale, else fp16, bf16 or fp32.
- * m, n and k may be 0; k = 0 gives sums of 0.
+ * m, n and k may be 0; k = 0 gives sums of 0. At the levels avx512bf16 and amx products of bf16 take
+ * denormal bf16 factors, int8 weights below 2^-126 once scaled, and denormal sums for zero.
  *
  * `comm`: whose workers compute (TILEWIRE_THREADS of them, by default its share of the allowed cores);
- * nothing is sent, and only this rank calls. NULL: the calling thread, with memory for this call.
+ * nothing is sent, and only this rank calls; the memory they work in is kept until comm is destroyed.
+ * NULL: the calling thread, with memory for this call.
  * Blocks until y is there. One thread at a time on one comm. TW_ERR_ARGUMENT names the wrong
  * argument. y must not overlap what is read. Since 0.1.
  */

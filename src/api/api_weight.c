@@ -2,13 +2,11 @@
 /* Packed weights: checks the tensors, finds memory, and calls src/gemm. No state, any thread. */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "api/gemm_args.h"
 #include "base/args.h"
+#include "base/pages.h"
 #include "gemm/weight.h"
-
-#define HUGE ((size_t)2 << 20)
 
 /* ---- Checks ----------------------------------------------------------------------------------- */
 
@@ -57,34 +55,13 @@ tw_status_t tw_weight_bytes(const tw_weight_args_t *user_args, size_t *bytes_out
 
 /* ---- Memory ----------------------------------------------------------------------------------- */
 
-/* *bytes: how many are wanted, and then mapped. From 2 MiB on, whole huge pages, if the system has any. */
-static void *map_memory(uint64_t *bytes)
-{
-    const size_t unit = *bytes >= HUGE ? HUGE : 4096;
-    if (*bytes > SIZE_MAX / 2)
-        return NULL;
-    const size_t whole = ((size_t)*bytes + unit - 1) / unit * unit, slack = unit == HUGE ? HUGE : 0;
-    char *at = mmap(NULL, whole + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
-        return NULL;
-    *bytes = whole;
-    if (slack == 0)
-        return at;
-    const size_t before = (HUGE - (uintptr_t)at % HUGE) % HUGE;
-    if (before > 0)
-        (void)munmap(at, before);
-    (void)munmap(at + before + whole, slack - before);
-    (void)madvise(at + before, whole, MADV_HUGEPAGE); /* a wish */
-    return at + before;
-}
-
 /* Memory for the weight: the caller's, or, noted in the header, our own. */
 static tw_status_t find_memory(const tw_weight_args_t *args, tw_weight_t *header, void **memory_out)
 {
     if (!args->memory) {
         TW_REQUIRE(args->memory_bytes == 0, "memory_bytes is %zu, but memory is NULL", args->memory_bytes);
-        uint64_t mapped = header->bytes;
-        void *memory = map_memory(&mapped);
+        size_t mapped = (size_t)header->bytes;
+        void *memory = twi_pages_map(&mapped);
         if (!memory)
             return twi_fail(TW_ERR_NO_MEMORY, "no memory for a weight of %" PRIu64 " bytes", header->bytes);
         header->owned = mapped;
@@ -146,5 +123,5 @@ tw_status_t tw_weight_open(void *memory, size_t memory_bytes, tw_weight_t **weig
 void tw_weight_release(tw_weight_t *weight)
 {
     if (weight && weight->owned > 0)
-        (void)munmap(weight, (size_t)weight->owned);
+        twi_pages_unmap(weight, (size_t)weight->owned);
 }

@@ -103,10 +103,9 @@ typedef struct twi_gemm_plan {
     int64_t panel_bytes;        /* of A: mr rows of k_pad lanes */
     int64_t stored_bytes;       /* of an element of B in its stored panel */
     bool direct;                /* stored panels of the weight are used as they are */
+    bool quantised;             /* int8 weights of products of floats */
     twi_gemm_stream_fn *stream; /* tiles of C are written around the caches; NULL: they are not */
-    /* Bytes a worker needs. */
-    size_t sums_bytes, tile_bytes, lanes_bytes, stored_panel_bytes, dequant_bytes, worker_bytes;
-    size_t scale_bytes; /* of scales; offsets have as many */
+    size_t worker_bytes;        /* of memory that a worker needs */
 } twi_gemm_plan_t;
 
 /* Memory of a team's products, kept between them. One product at a time. */
@@ -142,6 +141,9 @@ void twi_gemm_mode_end(const twi_gemm_mode_t *mode);
 
 /* Panels of A, rows row..row+rows-1 from `a`: ceil(rows / mr) * panel_bytes at dst, 64-byte aligned. */
 void twi_gemm_pack_rows(const twi_gemm_plan_t *plan, const void *a, int64_t lda, int64_t rows, void *dst);
+
+/* What a worker needs for strips of a plan that is complete but for this. */
+size_t twi_gemm_worker_bytes(const twi_gemm_plan_t *plan);
 
 /* `memory`: plan->worker_bytes, 64-byte aligned. */
 void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory);

@@ -7,6 +7,7 @@
  * strip, and so do the sums if they fit. Packing plain matrices on the way costs the same for any number
  * of rows, so it is worth a taller strip.
  */
+#include "base/sizes.h"
 #include "gemm/weight.h"
 
 enum {
@@ -20,11 +21,6 @@ enum {
     SUMS_BYTES = 512 << 10, /* of a strip and nb columns */
     LINE_BYTES = 64,
 };
-
-static int64_t round_up(int64_t value, int64_t unit)
-{
-    return (value + unit - 1) / unit * unit;
-}
 
 static int64_t at_least(int64_t value, int64_t least)
 {
@@ -71,7 +67,7 @@ static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
 /* A choice, or what the caller wants, as whole units and within the problem. */
 static int64_t settle(int64_t wanted, int64_t choice, int64_t unit, int64_t most)
 {
-    return round_up(at_least(at_most(wanted > 0 ? wanted : choice, most), 1), unit);
+    return twi_round_up(at_least(at_most(wanted > 0 ? wanted : choice, most), 1), unit);
 }
 
 static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
@@ -105,32 +101,6 @@ static twi_gemm_stream_fn *choose_stream(const twi_gemm_plan_t *plan)
     return NULL;
 }
 
-static size_t lines(int64_t bytes)
-{
-    return (size_t)round_up(bytes, LINE_BYTES);
-}
-
-static void size_memory(twi_gemm_plan_t *plan)
-{
-    const twi_gemm_kernel_t *kernel = plan->kernel;
-    const twi_gemm_problem_t *problem = plan->problem;
-    const twi_gemm_blocks_t *blocks = &plan->blocks;
-    const int64_t panel = blocks->kb * kernel->nr;
-    const int64_t sums_rows = blocks->kb < plan->k_pad ? blocks->mb : kernel->mr;
-    const int64_t sums_cols = blocks->pass < plan->k_pad ? blocks->nb : kernel->nr;
-    plan->sums_bytes = lines(sums_rows * sums_cols * 4);
-    plan->stored_panel_bytes = problem->weight ? 0 : lines(panel * plan->stored_bytes);
-    plan->dequant_bytes = quantised(problem) ? lines(panel * 2) : 0;
-    plan->scale_bytes = quantised(problem) ? lines((int64_t)kernel->nr * kernel->kb * 4) : 0;
-    plan->lanes_bytes =
-        twi_gemm_lanes_differ(kernel, problem->kind) ? lines(panel * twi_gemm_lane_bytes(kernel->lane)) : 0;
-    plan->tile_bytes =
-        plan->stream ? lines((int64_t)kernel->mr * kernel->nr * 4 + (int64_t)sizeof(twi_gemm_pending_t)) : 0;
-    plan->worker_bytes = plan->sums_bytes + plan->tile_bytes + plan->stored_panel_bytes + plan->dequant_bytes +
-                         (quantised(problem) ? 2 * plan->scale_bytes + LINE_BYTES : 0) + plan->lanes_bytes +
-                         lines(TWI_GEMM_TOUCH_MAX * (int64_t)sizeof(void *));
-}
-
 void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
 {
     const twi_isa_t isa = twi_cpu_isa();
@@ -140,13 +110,14 @@ void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
         .kernel = kernel,
         .convert = twi_gemm_convert(isa),
         .finish = twi_gemm_finish(isa),
-        .k_pad = round_up(problem->k, kernel->ks),
+        .k_pad = twi_round_up(problem->k, kernel->ks),
         .stored_bytes = stored_bytes(problem),
         .direct = problem->weight && !quantised(problem) && !twi_gemm_lanes_differ(kernel, problem->kind),
     };
-    plan.panel_bytes = round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
+    plan.panel_bytes = twi_round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
     plan.blocks = choose_blocks(&plan);
     plan.stream = choose_stream(&plan);
-    size_memory(&plan);
+    plan.quantised = quantised(problem);
+    plan.worker_bytes = twi_gemm_worker_bytes(&plan);
     *plan_out = plan;
 }

@@ -11,8 +11,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
+#include "base/pages.h"
+#include "base/sizes.h"
 #include "gemm/gemm.h"
 
 enum {
@@ -21,7 +22,6 @@ enum {
     STRIP_PANELS = 4,     /* and panels of A, where there are several */
     SMALL_B_BYTES = 1 << 20,
     LINE_BYTES = 64,
-    HUGE_BYTES = 2 << 20,
 };
 
 /* ---- Memory ------------------------------------------------------------------------------------ */
@@ -47,8 +47,7 @@ struct twi_gemm_space {
 
 static void drop(buffer_t *buffer)
 {
-    if (buffer->data)
-        (void)munmap(buffer->data, buffer->bytes);
+    twi_pages_unmap(buffer->data, buffer->bytes);
     *buffer = (buffer_t){0};
 }
 
@@ -58,17 +57,10 @@ static bool grow(buffer_t *buffer, size_t bytes)
     if (buffer->bytes >= bytes)
         return true;
     drop(buffer);
-    const size_t unit = bytes >= HUGE_BYTES ? HUGE_BYTES : 4096;
-    const size_t rounded = (bytes + unit - 1) / unit * unit;
-    if (rounded < bytes)
-        return false;
-    void *data = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED)
-        return false;
-    if (rounded >= HUGE_BYTES)
-        (void)madvise(data, rounded, MADV_HUGEPAGE);
-    *buffer = (buffer_t){data, rounded};
-    return true;
+    void *data = twi_pages_map(&bytes);
+    if (data)
+        *buffer = (buffer_t){data, bytes};
+    return data != NULL;
 }
 
 tw_status_t twi_gemm_space_create(twi_team_t *team, twi_gemm_space_t **space_out)
@@ -136,11 +128,6 @@ static const group_t *find_group(const run_t *run, int64_t number, bool of_panel
     return &run->groups[low];
 }
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return a / b + (a % b != 0);
-}
-
 /* Fills the table of groups; their strips have strip_rows rows but for the last. */
 static void fill_groups(const twi_gemm_problem_t *problem, int64_t strip_rows, int mr, group_t *groups, int n_groups)
 {
@@ -149,8 +136,8 @@ static void fill_groups(const twi_gemm_problem_t *problem, int64_t strip_rows, i
         next.rows = problem->counts ? problem->counts[g] : problem->m;
         groups[g] = next;
         next.row += next.rows;
-        next.strip += ceil_div(next.rows, strip_rows);
-        next.panel += ceil_div(next.rows, mr);
+        next.strip += twi_ceil_div(next.rows, strip_rows);
+        next.panel += twi_ceil_div(next.rows, mr);
     }
     next.rows = 0;
     groups[n_groups] = next;
@@ -165,12 +152,12 @@ static void cut_rows(run_t *run, group_t *groups, int64_t wanted)
     const twi_gemm_plan_t *plan = run->plan;
     const twi_gemm_problem_t *problem = plan->problem;
     const bool small = plan->k_pad * plan->stored_bytes <= SMALL_B_BYTES / problem->n;
-    const int64_t chunks = small ? 1 : ceil_div(problem->n, CHUNK_COLUMNS);
+    const int64_t chunks = small ? 1 : twi_ceil_div(problem->n, CHUNK_COLUMNS);
     const int mr = plan->kernel->mr;
     run->strip_rows = plan->blocks.mb;
     fill_groups(problem, run->strip_rows, mr, groups, run->n_groups);
     while (groups[run->n_groups].strip * chunks < wanted && run->strip_rows > STRIP_PANELS * mr) {
-        run->strip_rows = ceil_div(run->strip_rows, 2 * mr) * mr;
+        run->strip_rows = twi_ceil_div(run->strip_rows, 2 * mr) * mr;
         fill_groups(problem, run->strip_rows, mr, groups, run->n_groups);
     }
     run->groups = groups;
@@ -181,11 +168,11 @@ static void cut_columns(run_t *run, int64_t wanted_items)
 {
     const int nr = run->plan->kernel->nr;
     const int64_t n = run->plan->problem->n, n_strips = run->groups[run->n_groups].strip;
-    const int64_t wanted = ceil_div(wanted_items, n_strips);
-    const int64_t most = ceil_div(n, CHUNK_COLUMNS > nr ? CHUNK_COLUMNS : nr);
+    const int64_t wanted = twi_ceil_div(wanted_items, n_strips);
+    const int64_t most = twi_ceil_div(n, CHUNK_COLUMNS > nr ? CHUNK_COLUMNS : nr);
     const int64_t chunks = wanted < most ? wanted : most;
-    run->chunk_cols = ceil_div(ceil_div(n, chunks), nr) * nr;
-    run->n_chunks = ceil_div(n, run->chunk_cols);
+    run->chunk_cols = twi_ceil_div(twi_ceil_div(n, chunks), nr) * nr;
+    run->n_chunks = twi_ceil_div(n, run->chunk_cols);
     run->n_items = n_strips * run->n_chunks;
 }
 
@@ -227,7 +214,7 @@ static const void *a_row(const twi_gemm_problem_t *problem, int64_t row)
     return (const char *)problem->a + row * problem->lda * twi_gemm_kind_bytes(problem->kind);
 }
 
-/* The strip of an item; *strip_out is its number. Its panels are not set unless they are shared. */
+/* The strip of an item, and its number. Its panels are not set unless they are shared. */
 static twi_gemm_strip_t item_strip(const run_t *run, int64_t item, int64_t *number_out)
 {
     const twi_gemm_plan_t *plan = run->plan;
@@ -297,7 +284,7 @@ static bool get_memory(const run_t *run, bool shared)
     if (shared)
         all = (size_t)run->groups[run->n_groups].panel * (size_t)plan->panel_bytes;
     else
-        own += (size_t)(ceil_div(run->strip_rows, plan->kernel->mr) * plan->panel_bytes);
+        own += (size_t)(twi_ceil_div(run->strip_rows, plan->kernel->mr) * plan->panel_bytes);
     bool ok = grow(&run->space->shared, all);
     for (int i = 0; i < run->space->n_workers; i++)
         ok = ok && grow(&run->space->own[i], own);

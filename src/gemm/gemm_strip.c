@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "base/sizes.h"
 #include "gemm/weight.h"
 
 #if defined(__x86_64__)
@@ -15,7 +16,7 @@
 
 enum {
     LINE_BYTES = 64,
-    STREAM_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
+    AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
 };
 
 typedef struct memory {
@@ -157,7 +158,7 @@ static const void *panel_of_b(const work_t *w, const block_t *block, int64_t pan
     }
     if (w->antiquant.scale)
         b = dequantise(w, block, col, b);
-    if (w->plan->lanes_bytes > 0) {
+    if (w->memory.lanes) {
         twi_gemm_lanes_b(w->plan->convert, kernel, w->problem->kind, b, block->k_count, w->memory.lanes);
         b = w->memory.lanes;
     }
@@ -297,28 +298,53 @@ static void column_of_tiles(const work_t *w, const block_t *block, const column_
 
 /* ---- The strip --------------------------------------------------------------------------------- */
 
-static memory_t divide(const twi_gemm_plan_t *plan, void *memory)
+/* The next `bytes` of the memory at `base`, in whole lines; *at counts them. base may be NULL. */
+static void *part(char *base, size_t *at, int64_t bytes)
 {
-    memory_t m = {.sums = memory};
-    char *next = m.sums + plan->sums_bytes;
-    m.tile = next;
-    m.pending = (twi_gemm_pending_t *)(next + (size_t)(plan->kernel->mr * plan->kernel->nr) * 4);
-    if (plan->stream)
+    const size_t here = *at;
+    *at += (size_t)twi_round_up(bytes, LINE_BYTES);
+    return base && bytes > 0 ? base + here : NULL;
+}
+
+/* Divides the memory at `base`, if it is there; returns how much it takes. */
+static size_t divide(const twi_gemm_plan_t *plan, char *base, memory_t *m)
+{
+    const twi_gemm_kernel_t *kernel = plan->kernel;
+    const twi_gemm_blocks_t *blocks = &plan->blocks;
+    const int64_t tile = (int64_t)kernel->mr * kernel->nr * 4, panel = blocks->kb * kernel->nr;
+    const int64_t scales = plan->quantised ? (int64_t)kernel->nr * kernel->kb * 4 : 0;
+    const bool lanes = twi_gemm_lanes_differ(kernel, plan->problem->kind);
+    /* Sums that wait: for the next k-block, or for the next pass. */
+    const int64_t sums_rows = blocks->kb < plan->k_pad ? blocks->mb : kernel->mr;
+    const int64_t sums_cols = blocks->pass < plan->k_pad ? blocks->nb : kernel->nr;
+    size_t at = 0;
+    m->sums = part(base, &at, sums_rows * sums_cols * 4);
+    m->tile = part(base, &at, plan->stream ? tile : 0);
+    m->pending = part(base, &at, plan->stream ? (int64_t)sizeof *m->pending : 0);
+    m->stored = part(base, &at, plan->problem->weight ? 0 : panel * plan->stored_bytes);
+    m->dequant = part(base, &at, plan->quantised ? panel * 2 : 0);
+    m->scale = part(base, &at, scales);
+    m->offset = part(base, &at, scales);
+    m->spread = part(base, &at, plan->quantised ? 2 * (int64_t)sizeof *m->spread : 0);
+    m->lanes = part(base, &at, lanes ? panel * twi_gemm_lane_bytes(kernel->lane) : 0);
+    m->touch = part(base, &at, TWI_GEMM_TOUCH_MAX * (int64_t)sizeof *m->touch);
+    return at;
+}
+
+size_t twi_gemm_worker_bytes(const twi_gemm_plan_t *plan)
+{
+    memory_t memory;
+    return divide(plan, NULL, &memory);
+}
+
+static memory_t memory_at(const twi_gemm_plan_t *plan, void *base)
+{
+    memory_t m;
+    (void)divide(plan, base, &m);
+    if (m.pending)
         m.pending->n = 0;
-    next += plan->tile_bytes;
-    m.stored = next;
-    next += plan->stored_panel_bytes;
-    m.dequant = next;
-    next += plan->dequant_bytes;
-    m.scale = (float *)next;
-    m.offset = (float *)(next + plan->scale_bytes);
-    m.spread = (int64_t *)(next + 2 * plan->scale_bytes);
-    if (plan->scale_bytes > 0)
+    if (m.spread)
         m.spread[0] = -1;
-    next += plan->scale_bytes > 0 ? 2 * plan->scale_bytes + LINE_BYTES : 0;
-    m.lanes = next;
-    next += plan->lanes_bytes;
-    m.touch = (const void **)next;
     return m;
 }
 
@@ -363,7 +389,7 @@ static const char *next_panel(const work_t *w, const pass_t *pass, const block_t
     if (!w->problem->weight)
         return NULL;
     if (w->strip->rows <= w->kernel->mr)
-        return w->plan->direct ? packed_panel(w, c / nr, block->k0) + STREAM_BYTES : NULL;
+        return w->plan->direct ? packed_panel(w, c / nr, block->k0) + AHEAD_BYTES : NULL;
     if (k < pass->k1)
         return packed_panel(w, c / nr, k);
     if (c + nr < pass->end)
@@ -423,7 +449,7 @@ void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, 
         .strip = strip,
         .antiquant = scales_of(plan->problem, strip->group),
         .epilogue = epilogue_of(plan->problem, strip->group),
-        .memory = divide(plan, memory),
+        .memory = memory_at(plan, memory),
     };
     const int64_t right = strip->col + strip->cols;
     for (int64_t col = strip->col; col < right; col += plan->blocks.nb)

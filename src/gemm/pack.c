@@ -135,11 +135,6 @@ void twi_gemm_pack_b(const twi_gemm_convert_t *convert, const twi_gemm_matrix_t 
 
 /* ---- Lanes ------------------------------------------------------------------------------------- */
 
-static int kind_bytes(twi_gemm_kind_t kind)
-{
-    return kind == TWI_GEMM_F32 ? 4 : kind == TWI_GEMM_S8 ? 1 : 2;
-}
-
 bool twi_gemm_lanes_differ(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
 {
     switch (kernel->lane) {
@@ -304,9 +299,9 @@ void twi_gemm_pack_a(const twi_gemm_convert_t *convert, const twi_gemm_kernel_t 
         .kernel = kernel,
         .kind = kind,
         .a = a,
-        .ld_bytes = ld * kind_bytes(kind),
+        .ld_bytes = ld * twi_gemm_kind_bytes(kind),
         .rows = rows,
-        .item = kind_bytes(kind),
+        .item = twi_gemm_kind_bytes(kind),
         .unit = kernel->ka * lane_bytes,
     };
     if (k == 0)

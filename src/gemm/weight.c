@@ -6,14 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/sizes.h"
+
 static const char magic[8] = {'T', 'W', 'W', 'E', 'I', 'G', 'H', '1'};
 
 enum { GROUP_UNIT = 32 }; /* rows of a group of scales, unless it is all of k */
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return a / b + (a % b != 0);
-}
 
 /* *sum += a * b * c rounded up to whole lines; true if it does not fit. */
 static bool add_lines(int64_t *sum, int64_t a, int64_t b, int64_t c)
@@ -29,16 +26,16 @@ static bool add_lines(int64_t *sum, int64_t a, int64_t b, int64_t c)
 static bool lay_out(tw_weight_t *w, const twi_gemm_kernel_t *kernel, bool offset)
 {
     int64_t k_pad, rows, end = 0;
-    w->n_panels = ceil_div(w->n, kernel->nr);
+    w->n_panels = twi_ceil_div(w->n, kernel->nr);
     w->panel_bytes = w->n_groups = w->scale_ld = w->scale_at = w->offset_at = 0;
-    if (__builtin_mul_overflow(ceil_div(w->k, kernel->ks), kernel->ks, &k_pad) ||
+    if (__builtin_mul_overflow(twi_ceil_div(w->k, kernel->ks), kernel->ks, &k_pad) ||
         add_lines(&w->panel_bytes, k_pad, kernel->nr, w->item_bytes) || add_lines(&end, 1, 1, sizeof *w))
         return true;
     w->panels_at = end;
     if (__builtin_mul_overflow(w->n_panels, w->n_matrices, &rows) || add_lines(&end, w->panel_bytes, rows, 1))
         return true;
     if (w->group > 0) {
-        w->n_groups = ceil_div(w->k, w->group);
+        w->n_groups = twi_ceil_div(w->k, w->group);
         w->scale_at = end;
         if (__builtin_mul_overflow(w->n_panels, kernel->nr, &w->scale_ld) ||
             __builtin_mul_overflow(w->n_groups, w->n_matrices, &rows) ||
@@ -90,7 +87,7 @@ void twi_gemm_weight_fill(const twi_gemm_weight_source_t *source, const tw_weigh
 {
     const twi_gemm_kernel_t *kernel = twi_gemm_kernel_find(source->kind, twi_cpu_isa());
     const twi_gemm_convert_t *convert = twi_gemm_convert(twi_cpu_isa());
-    const int64_t k_pad = ceil_div(header->k, kernel->ks) * kernel->ks;
+    const int64_t k_pad = twi_ceil_div(header->k, kernel->ks) * kernel->ks;
     for (int64_t g = 0; g < header->n_matrices; g++)
         for (int64_t p = 0; p < header->n_panels; p++) {
             char *panel = (char *)memory + header->panels_at + (g * header->n_panels + p) * header->panel_bytes;

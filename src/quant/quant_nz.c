@@ -5,14 +5,10 @@
  */
 #include <string.h>
 
+#include "base/sizes.h"
 #include "base/status.h"
 #include "base/tensor.h"
 #include "quant/quant.h"
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return a / b + (a % b != 0);
-}
 
 tw_status_t twi_quant_nz_plan(const tw_tensor_t *nd, const char *name, twi_quant_nz_t *plan_out)
 {
@@ -25,8 +21,8 @@ tw_status_t twi_quant_nz_plan(const tw_tensor_t *nd, const char *name, twi_quant
     };
     if (twi_tensor_elements(nd) > 0) {
         plan.n_batch = twi_tensor_count(nd, 0, nd->ndim - 2);
-        plan.blocks = ceil_div(plan.cols, plan.c0);
-        if (__builtin_mul_overflow(ceil_div(plan.rows, TWI_QUANT_NZ_ROWS), TWI_QUANT_NZ_ROWS, &plan.padded_rows) ||
+        plan.blocks = twi_ceil_div(plan.cols, plan.c0);
+        if (__builtin_mul_overflow(twi_ceil_div(plan.rows, TWI_QUANT_NZ_ROWS), TWI_QUANT_NZ_ROWS, &plan.padded_rows) ||
             __builtin_mul_overflow(plan.padded_rows, plan.c0 * plan.item_bytes, &plan.matrix_bytes) ||
             __builtin_mul_overflow(plan.matrix_bytes, plan.blocks, &plan.matrix_bytes) ||
             __builtin_mul_overflow(plan.matrix_bytes, plan.n_batch, &plan.bytes)) {

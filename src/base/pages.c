@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Huge pages are aligned by cutting off what is before and behind; asking for them is only a wish. */
+#define _GNU_SOURCE
+#include "base/pages.h"
+
+#include <stdint.h>
+#include <sys/mman.h>
+
+#define PAGE_BYTES ((size_t)4096)
+#define HUGE_BYTES ((size_t)2 << 20)
+
+void *twi_pages_map(size_t *bytes)
+{
+    const size_t unit = *bytes >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES;
+    if (*bytes > SIZE_MAX / 2)
+        return NULL;
+    const size_t whole = (*bytes + unit - 1) / unit * unit, slack = unit == HUGE_BYTES ? HUGE_BYTES : 0;
+    char *at = mmap(NULL, whole + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return NULL;
+    *bytes = whole;
+    if (slack == 0)
+        return at;
+    const size_t before = (HUGE_BYTES - (uintptr_t)at % HUGE_BYTES) % HUGE_BYTES;
+    if (before > 0)
+        (void)munmap(at, before);
+    if (slack > before)
+        (void)munmap(at + before + whole, slack - before);
+    (void)madvise(at + before, whole, MADV_HUGEPAGE);
+    return at + before;
+}
+
+void twi_pages_unmap(void *memory, size_t bytes)
+{
+    if (memory)
+        (void)munmap(memory, bytes);
+}

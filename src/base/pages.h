@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_BASE_PAGES_H
+#define TWI_BASE_PAGES_H
+/* Private memory straight from the system: zeroed, touched by nobody yet, on huge pages if it can be. Any thread. */
+#include <stddef.h>
+
+/* *bytes: how many are wanted, and then mapped: whole pages, from 2 MiB on whole huge ones. NULL: no memory. */
+void *twi_pages_map(size_t *bytes);
+
+/* What twi_pages_map returned, and its bytes; NULL is fine. */
+void twi_pages_unmap(void *memory, size_t bytes);
+
+#endif

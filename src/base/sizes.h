@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_BASE_SIZES_H
+#define TWI_BASE_SIZES_H
+/* Small arithmetic of sizes: of numbers >= 0 and units > 0. */
+#include <stdint.h>
+
+/* Never overflows. */
+static inline int64_t twi_ceil_div(int64_t value, int64_t unit)
+{
+    return value / unit + (value % unit != 0);
+}
+
+/* The caller knows that the result fits. */
+static inline int64_t twi_round_up(int64_t value, int64_t unit)
+{
+    return twi_ceil_div(value, unit) * unit;
+}
+
+#endif
