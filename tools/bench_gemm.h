@@ -51,19 +51,30 @@ typedef struct gemm_operands {
     void *first; /* the result that was verified */
 } gemm_operands_t;
 
-typedef struct gemm_check {
-    bool verified;
-    double max_err, bound; /* see the manual page */
-} gemm_check_t;
-
 /* Makes and fills them; false if there is no memory. Free also after failure. */
 bool gemm_operands_make(const gemm_dtype_t *dtype, const cli_shape_t *shape, gemm_operands_t *operands);
 void gemm_operands_free(gemm_operands_t *operands);
 
+/* Overwrites y by what no product is. */
+void gemm_operands_poison(gemm_operands_t *operands);
+/* Whether y has the bits that were verified; prints where it differs. */
+bool gemm_operands_same(const gemm_operands_t *operands);
+
+/* The type as the scalar model of the benches knows it. */
+const bench_dtype_t *gemm_model(tw_dtype_t type);
+/* Random bits, the same for the same seed and index. */
+uint32_t gemm_scramble(uint32_t seed, size_t index);
+
+/* ---- Verification (bench_gemm_reference.c) ----------------------------------------------------- */
+
+typedef struct gemm_check {
+    bool verified;
+    size_t rows;           /* of y, that were compared */
+    double max_err, bound; /* see the manual page */
+} gemm_check_t;
+
 /* Compares y with a reference in fp64; keeps y for gemm_operands_same. Prints the worst wrong element. */
 gemm_check_t gemm_operands_verify(gemm_operands_t *operands);
-/* Whether y has the bits that were verified. */
-bool gemm_operands_same(const gemm_operands_t *operands);
 
 /* ---- Copies of the weight (bench_gemm_weights.c) ----------------------------------------------- */
 
@@ -83,16 +94,21 @@ void gemm_weights_free(gemm_weights_t *weights);
 
 /* ---- What to compare with (bench_peak.c) ------------------------------------------------------- */
 
-/* Takes note of the CPUs that the first `threads` threads run on, and leaves the caller these. */
+/* Takes note of the first `threads` allowed CPUs, and leaves the caller these. */
 void gemm_crew_init(int threads);
+/*
+ * After the first product, when the library has bound its workers to CPUs other than the caller's: the
+ * caller keeps the one that it is on, and the loops below have the others.
+ */
+void gemm_crew_settle(void);
 
 /* The instruction that the kernels of a type are made of, at the level in use. */
 bench_peak_t gemm_peak_choose(const gemm_dtype_t *dtype);
 /* How many turns take about a millisecond. */
 uint64_t gemm_peak_turns(bench_peak_t instruction);
-/* Operations a second, of all threads together. */
+/* Operations a second, of all threads together; negative, with an error printed, on failure. */
 double gemm_peak_rate(bench_peak_t instruction, uint64_t turns);
-/* Seconds to read the bytes once, each thread a share. `data` is aligned to 64. */
+/* Seconds to read the bytes once, each thread a share; the same on failure. `data` is aligned to 64. */
 double gemm_stream(const void *data, size_t bytes);
 
 /* ---- torch (bench_torch.c) --------------------------------------------------------------------- */
@@ -109,7 +125,7 @@ bool gemm_torch_start(const gemm_plan_t *plan, gemm_torch_t *torch_out);
 /* Prepares a case with so many copies of the weight. *layout_out is "" if torch has no such product. */
 bool gemm_torch_case(gemm_torch_t *torch, const gemm_plan_t *plan, const cli_shape_t *shape, size_t copies,
                      char *layout_out, size_t layout_bytes);
-/* Seconds of one product, negative on failure. */
+/* Seconds of one product; negative, with an error printed, on failure. */
 double gemm_torch_run(gemm_torch_t *torch);
 void gemm_torch_stop(gemm_torch_t *torch);
 

@@ -69,6 +69,7 @@ static void print_json(const gemm_case_t *result, const summary_t *sum)
     json_text(out, false, "weights", result->weights);
     json_boolean(out, false, "packed", !plan->plain);
     json_boolean(out, false, "verified", result->check.verified);
+    json_integer(out, false, "verified_rows", result->check.rows);
     json_number(out, false, "max_err", result->check.max_err);
     json_number(out, false, "bound", result->check.bound);
     json_integer(out, false, "iters", (unsigned)result->iters);
@@ -132,6 +133,7 @@ void gemm_report_header(const gemm_plan_t *plan, bench_peak_t peak, int n_cpus, 
                  n_cpus);
     (void)printf("# gemm, %s, threads %d, weights %s%s%s\n", gemm_dtypes[plan->dtype].name, plan->threads,
                  plan->plain ? "plain" : "packed", plan->peers ? ", beside " : "", torch->version);
+    (void)printf("# verified against fp64: all rows, of large products at least one row in 16; all columns\n");
     (void)printf("# t_median in us; peak: %s without memory; stream_ratio: time over that of reading the weight once\n",
                  bench_peak_name(peak));
     (void)printf("%-20s %-7s %-8s %9s %9s %6s %11s %9s %7s %9s %10s %7s %12s %7s", "m,k,n", "weights", "verified",

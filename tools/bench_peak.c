@@ -2,7 +2,7 @@
 /*
  * What a product is compared with: the rate of its instruction without memory, and the time to read
  * its weight once. With several threads both run on as many, which are started for each measurement,
- * meet, and begin together; only what follows is timed.
+ * meet, and begin together; only what follows is timed. All threads are pinned.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -31,9 +31,11 @@ typedef struct job {
     const unsigned char *data;
     size_t bytes;
     void (*read)(const unsigned char *data, size_t bytes);
-    int n;               /* threads */
-    _Atomic int here;    /* of them */
-    _Atomic int64_t end; /* of the last one, ns */
+    int n;                 /* threads */
+    _Atomic int here;      /* of them */
+    _Atomic bool off;      /* not all could be started */
+    _Atomic int64_t start; /* of the first one, ns */
+    _Atomic int64_t end;   /* of the last one, ns */
 } job_t;
 
 typedef struct member {
@@ -70,26 +72,45 @@ void gemm_crew_init(int threads)
     CPU_FREE(allowed);
     for (int i = found; found > 0 && i < threads; i++)
         g_crew.cpus[i] = g_crew.cpus[i - found];
-    if (found == 0)
-        return;
-    set_cpus(g_crew.cpus, 1); /* the first is the caller's own: workers of the library bind to the others */
-    set_cpus(g_crew.cpus, threads);
+    if (found > 0)
+        set_cpus(g_crew.cpus, threads);
 }
 
-static void meet(job_t *job)
+void gemm_crew_settle(void)
 {
-    atomic_fetch_add(&job->here, 1);
-    for (unsigned i = 0; atomic_load_explicit(&job->here, memory_order_acquire) < job->n; i++) {
-        if (i % SPINS == SPINS - 1)
-            (void)sched_yield();
+    const int here = sched_getcpu();
+    for (int i = 0; i < g_crew.n; i++) {
+        if (g_crew.cpus[i] != here)
+            continue;
+        g_crew.cpus[i] = g_crew.cpus[0];
+        g_crew.cpus[0] = here;
+        set_cpus(g_crew.cpus, 1);
+        return;
     }
 }
 
+/* False if the job is off. */
+static bool meet(job_t *job)
+{
+    atomic_fetch_add(&job->here, 1);
+    for (unsigned i = 0; atomic_load_explicit(&job->here, memory_order_acquire) < job->n; i++) {
+        if (atomic_load_explicit(&job->off, memory_order_relaxed))
+            return false;
+        if (i % SPINS == SPINS - 1)
+            (void)sched_yield();
+    }
+    return true;
+}
+
+/* Any member may be late from the meeting: the clock runs from the first start to the last end. */
 static void take_part(job_t *job, int worker)
 {
+    const int64_t start = bench_now_ns();
     job->run(job, worker, job->n);
     const int64_t end = bench_now_ns();
-    int64_t last = atomic_load(&job->end);
+    int64_t first = atomic_load(&job->start), last = atomic_load(&job->end);
+    while (first > start && !atomic_compare_exchange_weak(&job->start, &first, start))
+        continue;
     while (last < end && !atomic_compare_exchange_weak(&job->end, &last, end))
         continue;
 }
@@ -98,33 +119,34 @@ static void *member_main(void *argument)
 {
     const member_t *member = argument;
     set_cpus(&g_crew.cpus[member->worker], 1);
-    meet(member->job);
-    take_part(member->job, member->worker);
+    if (meet(member->job))
+        take_part(member->job, member->worker);
     return NULL;
 }
 
-/* Runs the job on the crew; seconds from the meeting to the end of the last. */
+/* Runs the job on the crew; seconds from the first start to the last end, negative on failure. */
 static double run_job(job_t *job)
 {
     static member_t members[BENCH_THREADS_MAX];
     int started = 1;
     job->n = g_crew.n;
-    if (job->n > 1)
-        set_cpus(g_crew.cpus, 1);
+    atomic_store(&job->start, INT64_MAX);
     for (; started < job->n; started++) {
         members[started] = (member_t){.job = job, .worker = started};
         if (pthread_create(&members[started].thread, NULL, member_main, &members[started]) != 0)
             break;
     }
-    atomic_fetch_add(&job->here, job->n - started); /* those that could not be started are not waited for */
-    meet(job);
-    const int64_t start = bench_now_ns();
-    take_part(job, 0);
+    if (started < job->n) {
+        atomic_store(&job->off, true);
+        (void)fprintf(stderr, "tilewire bench: gemm: thread %d of %d cannot be started\n", started + 1, job->n);
+    } else if (meet(job)) {
+        take_part(job, 0);
+    }
     for (int i = 1; i < started; i++)
         (void)pthread_join(members[i].thread, NULL);
-    if (job->n > 1)
-        set_cpus(g_crew.cpus, job->n);
-    const int64_t duration = atomic_load(&job->end) - start;
+    if (started < job->n)
+        return -1;
+    const int64_t duration = atomic_load(&job->end) - atomic_load(&job->start);
     return (double)(duration > 0 ? duration : 1) * 1e-9;
 }
 
@@ -197,7 +219,7 @@ double gemm_peak_rate(bench_peak_t instruction, uint64_t turns)
     const uint64_t operations =
         bench_peak_run(instruction, turns / 8) / (turns / 8) * turns; /* awake and up to speed */
     const double seconds = run_job(&job);
-    return (double)operations * job.n / seconds;
+    return seconds > 0 ? (double)operations * job.n / seconds : -1;
 }
 
 /* ---- Stream ------------------------------------------------------------------------------------ */

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,8 +40,12 @@ static bool find_script(char *path_out, size_t bytes)
 {
     static const char *const below[] = {"../bench/peers/" SCRIPT, "../lib/tilewire/" SCRIPT, "tilewire/" SCRIPT, NULL};
     const char *given = getenv("PEER_TORCH");
-    if (given != NULL && given[0] != '\0')
-        return snprintf(path_out, bytes, "%s", given) < (int)bytes;
+    if (given != NULL && given[0] != '\0') {
+        if (snprintf(path_out, bytes, "%s", given) < (int)bytes && access(path_out, R_OK) == 0)
+            return true;
+        (void)fprintf(stderr, "tilewire bench: --peers: PEER_TORCH is %s, which cannot be read\n", given);
+        return false;
+    }
     if (find_file(below, path_out, bytes))
         return true;
     (void)fprintf(stderr,
@@ -110,9 +115,33 @@ static bool lost(void)
     return false;
 }
 
+static bool not_an_answer(const char *question, const char *line)
+{
+    (void)fprintf(stderr, "tilewire bench: --peers: '%s' is no answer of torch to '%s'\n", line, question);
+    return false;
+}
+
+/* The first line is the version of torch; prints what it is otherwise. */
+static bool greet(gemm_torch_t *torch, const char *python, const char *script)
+{
+    static const char help[] = "scripts/peers.sh installs torch into .venv; PEER_PYTHON may name another python";
+    char line[256];
+    const bool answered = answer(torch, line, sizeof line);
+    if (answered && strncmp(line, "torch ", 6) == 0) {
+        (void)snprintf(torch->version, sizeof torch->version, "%s", line);
+        return true;
+    }
+    if (answered && strncmp(line, "none ", 5) == 0)
+        (void)fprintf(stderr, "tilewire bench: --peers needs torch, and %s has none (%s): %s\n", python, line + 5,
+                      help);
+    else
+        (void)fprintf(stderr, "tilewire bench: --peers: %s %s does not name its torch: %s\n", python, script, help);
+    return false;
+}
+
 bool gemm_torch_start(const gemm_plan_t *plan, gemm_torch_t *torch_out)
 {
-    char script[PATH_MAX], python[PATH_MAX], line[256];
+    char script[PATH_MAX], python[PATH_MAX];
     int fds[2];
     if (!find_script(script, sizeof script))
         return false;
@@ -126,15 +155,8 @@ bool gemm_torch_start(const gemm_plan_t *plan, gemm_torch_t *torch_out)
     (void)close(fds[1]);
     torch_out->fd = fds[0];
     torch_out->in = fdopen(fds[0], "r");
-    if (torch_out->pid > 0 && torch_out->in != NULL && answer(torch_out, line, sizeof line) &&
-        strncmp(line, "torch ", 6) == 0) {
-        (void)snprintf(torch_out->version, sizeof torch_out->version, "%s", line);
+    if (torch_out->pid > 0 && torch_out->in != NULL && greet(torch_out, python, script))
         return true;
-    }
-    (void)fprintf(stderr,
-                  "tilewire bench: --peers needs torch, and %s has none: scripts/peers.sh installs it into .venv; "
-                  "PEER_PYTHON may name another python\n",
-                  python);
     gemm_torch_stop(torch_out);
     return false;
 }
@@ -150,8 +172,10 @@ bool gemm_torch_case(gemm_torch_t *torch, const gemm_plan_t *plan, const cli_sha
     layout_out[0] = '\0';
     if (strncmp(line, "ok ", 3) == 0)
         (void)snprintf(layout_out, layout_bytes, "%s", line + 3);
-    else
+    else if (strncmp(line, "none ", 5) == 0)
         (void)fprintf(stderr, "tilewire bench: --peers: %s: %s\n", torch->version, line);
+    else
+        return not_an_answer("case", line);
     return true;
 }
 
@@ -162,8 +186,12 @@ double gemm_torch_run(gemm_torch_t *torch)
         (void)lost();
         return -1;
     }
-    const double ns = strtod(line, NULL);
-    return ns > 0 ? ns * 1e-9 : -1;
+    char *end;
+    const double ns = strtod(line, &end);
+    if (*end == '\0' && ns > 0 && isfinite(ns))
+        return ns * 1e-9;
+    (void)not_an_answer("run", line);
+    return -1;
 }
 
 void gemm_torch_stop(gemm_torch_t *torch)

@@ -2,7 +2,7 @@
 """torch beside `tilewire bench gemm --peers`, one line in and one line out.
 
 case DTYPE M K N THREADS COPIES   prepares a product        ok plain|transposed, or: none REASON
-run                               computes it once          nanoseconds
+run                               computes it once          nanoseconds, above 0
 
 The weight is a contiguous (k,n) matrix or the transpose of a contiguous (n,k) one, whichever was
 faster when the case was prepared. With several copies of it each run uses the next one.
@@ -16,8 +16,8 @@ os.dup2(2, 1)  # what libraries print must not be taken for an answer
 
 try:
     import torch
-except ImportError as error:
-    print(f"none {error}", file=answers)
+except (ImportError, OSError) as error:
+    print("none", " ".join(str(error).split())[:150], file=answers)
     sys.exit(1)
 
 TRIES = 3

@@ -50,6 +50,7 @@ static void check_line(const char *line, const char *dtype, const char *isa, boo
     CHECK(strncmp(line, text, strlen(text)) == 0);
     CHECK_EQ(line[strlen(line) - 1], '}');
     CHECK(says(line, "verified", "true"));
+    CHECK_EQ((int)number(line, "verified_rows"), (int)number(line, "m"));
     (void)snprintf(text, sizeof text, "\"%s\"", isa);
     CHECK(says(line, "isa", text));
     (void)snprintf(text, sizeof text, "\"%s\"", weights);
@@ -149,6 +150,94 @@ TEST(table_says_what_was_measured)
     CHECK_CONTAINS(out_of(&tool), "peak_ratio");
     CHECK_CONTAINS(out_of(&tool), "32,32,32");
     CHECK_CONTAINS(out_of(&tool), "pinned: 1 of ");
+    CHECK_CONTAINS(out_of(&tool), "at least one row in 16");
+}
+
+/* ---- Verification ------------------------------------------------------------------------------ */
+
+TEST(large_products_are_verified_in_part)
+{
+    tool_t tool;
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--json", "--shape", "131077,64,64", "--iters", "1", "--warmup", "0"), 0);
+    const double rows = number(out_of(&tool), "verified_rows");
+    CHECK(rows >= 131077 / 16 + 2 && rows <= 131077 / 2);
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+/* Stands between the command and the library. FAULT: "idle", "late" or "wrong". */
+static const char faulty[] = "#define _GNU_SOURCE\n"
+                             "#include <dlfcn.h>\n"
+                             "#include <stdlib.h>\n"
+                             "#include <string.h>\n"
+                             "#include <tilewire/tilewire.h>\n"
+                             "typedef tw_status_t (*matmul_t)(tw_comm_t *, const tw_matmul_args_t *);\n"
+                             "TW_API tw_status_t tw_matmul(tw_comm_t *comm, const tw_matmul_args_t *args)\n"
+                             "{\n"
+                             "    static int calls;\n"
+                             "    const int late = calls++ > 0;\n"
+                             "    const char *fault = getenv(\"FAULT\");\n"
+                             "    if (late && strcmp(fault, \"idle\") == 0)\n"
+                             "        return TW_OK;\n"
+                             "    const tw_status_t status = ((matmul_t)dlsym(RTLD_NEXT, \"tw_matmul\"))(comm, args);\n"
+                             "    unsigned char *y = args->y->data;\n"
+                             "    if (late ? strcmp(fault, \"late\") == 0 : strcmp(fault, \"wrong\") == 0)\n"
+                             "        y[2 * args->y->shape[0] * args->y->shape[1] - 1] ^= 0x20;\n"
+                             "    return status;\n"
+                             "}\n";
+
+static bool compile(const char *folder)
+{
+    char source[PATH_MAX], line[2 * PATH_MAX];
+    (void)snprintf(source, sizeof source, "%s/faulty.c", folder);
+    write_file(source, faulty);
+    (void)snprintf(line, sizeof line, "cc -shared -fPIC -I '%s/include' -o %s/faulty.so %s -ldl", TEST_SOURCE_DIR,
+                   folder, source);
+    const int status = system(line);
+    (void)unlink(source);
+    return status == 0;
+}
+
+/* Runs the command with a fault; not timed, and the sentence is said. */
+static void check_fault(const char *fault, const char *shape, int lines, const char *sentence)
+{
+    tool_t tool;
+    (void)setenv("FAULT", fault, 1);
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--json", "--shape", shape, "--iters", "2", "--warmup", "1"), 1);
+    CHECK_EQ(count_lines(out_of(&tool)), lines);
+    CHECK(says(out_of(&tool), "verified", "false"));
+    CHECK_EQ((int)number(out_of(&tool), "iters"), 0);
+    CHECK(is_null(out_of(&tool), "t_median") && is_null(out_of(&tool), "gflops"));
+    CHECK_CONTAINS(err_of(&tool), sentence);
+    CHECK_EQ(count_lines(err_of(&tool)), 1);
+}
+
+TEST(wrong_products_are_not_timed)
+{
+    char folder[] = "/tmp/tilewire-test-XXXXXX", library[64];
+#if defined(__SANITIZE_ADDRESS__)
+    SKIP("the sanitizer must be the first library");
+#endif
+    (void)tool_path();
+    if (system("cc --version >/dev/null 2>&1") != 0)
+        SKIP("there is no cc");
+    CHECK(mkdtemp(folder) != NULL);
+    const bool compiled = compile(folder);
+    (void)snprintf(library, sizeof library, "%s/faulty.so", folder);
+    (void)setenv("LD_PRELOAD", library, 1);
+    if (compiled) {
+        check_fault("wrong", "37,67,45", 1, "element (36,44) is ");
+        check_fault("idle", "37,67,45", 1, "a later result differs from the verified one in 1665 of 1665 elements");
+        check_fault("idle", "5,67,45", 2, "a later result differs from the verified one in 225 of 225 elements");
+        check_fault("late", "37,67,45", 1, "verified one in 1 of 1665 elements, first in (36,44)");
+    }
+    (void)unlink(library);
+    (void)rmdir(folder);
+    CHECK(compiled);
 }
 
 /* ---- Usage ------------------------------------------------------------------------------------- */
@@ -203,6 +292,8 @@ TEST(more_usage)
     CHECK_CONTAINS(err_of(&tool), "--shape needs an argument");
 }
 
+/* ---- Peers ------------------------------------------------------------------------------------- */
+
 /* A python without torch, however it says so. */
 TEST(peers_without_torch_say_how_to_get_it)
 {
@@ -215,4 +306,57 @@ TEST(peers_without_torch_say_how_to_get_it)
     CHECK_EQ(RUN(&tool, "bench", "gemm", "--peers", "--shape", "1,1,1"), 1);
     CHECK_CONTAINS(err_of(&tool), "/nonexistent/python");
     CHECK_STR(out_of(&tool), "");
+    (void)setenv("PEER_TORCH", "/nonexistent/script", 1);
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--peers", "--shape", "1,1,1"), 1);
+    CHECK_STR(err_of(&tool), "tilewire bench: --peers: PEER_TORCH is /nonexistent/script, which cannot be read\n");
+}
+
+/* A shell script instead of torch: the line it begins with, its answer to "case", and that to "run". */
+static int run_peer(tool_t *tool, const char *version, const char *layout, const char *time)
+{
+    char path[] = "/tmp/tilewire-test-XXXXXX", text[256];
+    const int fd = mkstemp(path);
+    CHECK(fd >= 0 && close(fd) == 0);
+    (void)snprintf(text, sizeof text,
+                   "echo '%s'\nwhile read -r what rest; do\n"
+                   "if [ \"$what\" = case ]; then echo '%s'; else echo '%s'; fi\ndone\n",
+                   version, layout, time);
+    write_file(path, text);
+    (void)setenv("PEER_PYTHON", "/bin/sh", 1);
+    (void)setenv("PEER_TORCH", path, 1);
+    const int status =
+        RUN(tool, "bench", "gemm", "--json", "--peers", "--shape", "20,16,16", "--iters", "2", "--warmup", "1");
+    (void)unlink(path);
+    return status;
+}
+
+TEST(peers_are_reported)
+{
+    tool_t tool;
+    CHECK_EQ(run_peer(&tool, "torch 9.8.7", "ok plain", "16384"), 0);
+    CHECK(says(out_of(&tool), "peer", "\"torch 9.8.7\"") && says(out_of(&tool), "peer_layout", "\"plain\""));
+    CHECK(number(out_of(&tool), "peer_gflops") == 0.625);
+    CHECK(number(out_of(&tool), "peer_ratio") > 0);
+    CHECK_EQ(run_peer(&tool, "torch 9.8.7", "none of that type", "16384"), 0);
+    CHECK(is_null(out_of(&tool), "peer_layout") && is_null(out_of(&tool), "peer_gflops"));
+    CHECK_STR(err_of(&tool), "tilewire bench: --peers: torch 9.8.7: none of that type\n");
+}
+
+TEST(answers_that_are_none_are_named)
+{
+    static const char *const times[] = {"0", "-1", "junk", "12 ns", "", "nan", "inf"};
+    tool_t tool;
+    char text[128];
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+        CHECK_EQ(run_peer(&tool, "torch 9.8.7", "ok plain", times[i]), 1);
+        (void)snprintf(text, sizeof text, "tilewire bench: --peers: '%s' is no answer of torch to 'run'\n", times[i]);
+        CHECK_STR(err_of(&tool), text);
+        CHECK_STR(out_of(&tool), "");
+    }
+    CHECK_EQ(run_peer(&tool, "torch 9.8.7", "yes", "1"), 1);
+    CHECK_CONTAINS(err_of(&tool), "'yes' is no answer of torch to 'case'");
+    CHECK_EQ(run_peer(&tool, "hello", "ok plain", "1"), 1);
+    CHECK_CONTAINS(err_of(&tool), "does not name its torch");
+    CHECK_EQ(run_peer(&tool, "none No module", "ok plain", "1"), 1);
+    CHECK_CONTAINS(err_of(&tool), "/bin/sh has none (No module): scripts/peers.sh");
 }
