@@ -50,6 +50,33 @@ foreach(source ${test_sources})
     tilewire_test(${area} ${name} ${source})
 endforeach()
 
+# The engine at levels avx512bf16 and amx on machines without their instructions: programs model_NAME are
+# test_NAME with the kernels of those levels on top of a model of the instructions, and a cpu layer that
+# reports amx. Their objects come before the library, which therefore does not supply its own. Not with
+# ThreadSanitizer: threads do the same at every level.
+set(model_programs test_convert test_gemm_engine test_kernels test_matmul test_matmul_bits test_matmul_groups
+    test_matmul_quant test_pack)
+set(model_kernels ${sources})
+list(FILTER model_kernels INCLUDE REGEX "_(avx512bf16|amx)\\.c$")
+if(model_kernels AND NOT TILEWIRE_FUZZ AND NOT TILEWIRE_SANITIZE STREQUAL "thread")
+    set(model_sources "")
+    foreach(kernel ${model_kernels})
+        get_filename_component(name ${kernel} NAME)
+        set(model_source ${PROJECT_BINARY_DIR}/tests/model/model_${name})
+        file(GENERATE OUTPUT ${model_source} CONTENT "#include \"gemm/model_x86.h\"\n#include \"${kernel}\"\n")
+        set_source_files_properties(${model_source} PROPERTIES COMPILE_OPTIONS "${avx512vnni}")
+        list(APPEND model_sources ${model_source})
+    endforeach()
+    add_library(tilewire_model OBJECT EXCLUDE_FROM_ALL ${model_sources} tests/gemm/model_level.c)
+    target_include_directories(tilewire_model PRIVATE include src tests)
+    foreach(name ${model_programs})
+        string(REGEX REPLACE "^test_" "model_" model ${name})
+        tilewire_test(gemm ${model} tests/gemm/${name}.c)
+        target_sources(${model} PRIVATE $<TARGET_OBJECTS:tilewire_model>)
+        target_link_options(${model} PRIVATE -Wl,--wrap=twi_cpu_detected,--wrap=test_add)
+    endforeach()
+endif()
+
 file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
 foreach(source ${fuzz_sources})
     get_filename_component(target ${source} NAME_WE)

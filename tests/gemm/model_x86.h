@@ -6,10 +6,9 @@
  * intrinsics: sources included after this header run on any machine with AVX-512. Their order of
  * operations and their flushing are those of the documentation; a result that is tiny before it is
  * rounded and not after it may come out otherwise on a machine. Tiles are the full size: 16 rows of 64
- * bytes. One thread.
+ * bytes. Each thread has its own, which all sources with this header share.
  */
 #include <immintrin.h>
-#include <math.h>
 
 #include "base/dtype.h"
 #include "harness/test.h"
@@ -18,14 +17,14 @@ enum { MODEL_TILES = 8, MODEL_ROWS = 16, MODEL_ROW_BYTES = 64 };
 
 typedef union model_tile {
     uint8_t bytes[MODEL_ROWS][MODEL_ROW_BYTES];
-    int8_t s8[MODEL_ROWS][64];
-    uint16_t bf16[MODEL_ROWS][32];
     int32_t s32[MODEL_ROWS][16];
     float f32[MODEL_ROWS][16];
 } model_tile_t;
 
-static model_tile_t model_tiles[MODEL_TILES];
-static bool model_configured;
+extern _Thread_local model_tile_t model_tiles[MODEL_TILES];
+extern _Thread_local bool model_configured;
+__attribute__((weak)) _Thread_local model_tile_t model_tiles[MODEL_TILES];
+__attribute__((weak)) _Thread_local bool model_configured;
 
 /* Faults where the instruction would, and if a tile is not of the full size. */
 static inline void model_loadconfig(const void *config)
@@ -72,45 +71,63 @@ static inline void model_zero(int tile)
     memset(model_tile(tile), 0, sizeof(model_tile_t));
 }
 
-static inline float model_flush(float value)
+static inline __m512 model_flush(__m512 values)
 {
-    const uint32_t bits = twi_f32_bits(value);
-    return bits & 0x7f800000u ? value : twi_f32_from_bits(bits & 0x80000000u);
+    const __m512i bits = _mm512_castps_si512(values), sign = _mm512_set1_epi32(INT32_MIN);
+    const __mmask16 tiny = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+    return _mm512_castsi512_ps(_mm512_mask_and_epi32(bits, tiny, bits, sign));
 }
 
-static inline float model_factor(uint16_t bits)
+/* The even or the odd places of pairs of bf16, as the instructions take them. */
+static inline __m512 model_factors(__m512i pairs, int odd)
 {
-    return model_flush(twi_f32_from_bf16(bits));
+    const __m512i top = _mm512_set1_epi32((int32_t)0xffff0000u);
+    return model_flush(_mm512_castsi512_ps(odd ? _mm512_and_si512(pairs, top) : _mm512_slli_epi32(pairs, 16)));
 }
 
-/* Even and odd places of k are summed apart, then together, then onto what was there. */
-static inline void model_dpbf16ps(int dst, int src1, int src2)
+/*
+ * Even and odd places of k are summed apart, then together, then onto what was there. Not inlined: which
+ * of two NaNs stays is the compiler's choice, and there is one for all calls.
+ */
+static __attribute__((noinline, unused)) void model_dpbf16ps(int dst, int src1, int src2)
 {
     model_tile_t *c = model_tile(dst);
     const model_tile_t *a = model_tile(src1), *b = model_tile(src2);
     CHECK(dst != src1 && dst != src2 && src1 != src2);
     for (int m = 0; m < MODEL_ROWS; m++) {
-        float sum[32] = {0};
-        for (int k = 0; k < 16; k++)
-            for (int n = 0; n < 32; n++)
-                sum[n] =
-                    model_flush(fmaf(model_factor(a->bf16[m][2 * k + n % 2]), model_factor(b->bf16[k][n]), sum[n]));
-        for (int n = 0; n < 16; n++)
-            c->f32[m][n] = model_flush(model_flush(c->f32[m][n]) + model_flush(sum[2 * n] + sum[2 * n + 1]));
+        __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (int k = 0; k < 16; k++) {
+            const __m512i x = _mm512_set1_epi32(a->s32[m][k]), y = _mm512_loadu_si512(b->s32[k]);
+            for (int odd = 0; odd < 2; odd++)
+                sum[odd] = model_flush(_mm512_fmadd_ps(model_factors(x, odd), model_factors(y, odd), sum[odd]));
+        }
+        const __m512 both = model_flush(_mm512_add_ps(sum[0], sum[1]));
+        const __m512 before = model_flush(_mm512_loadu_ps(c->f32[m]));
+        _mm512_storeu_ps(c->f32[m], model_flush(_mm512_add_ps(before, both)));
     }
 }
 
+/* Neighbours 0 and 2, or 1 and 3, of four int8, with 16 bits each. */
+static inline __m512i model_bytes(__m512i fours, int odd)
+{
+    return _mm512_srai_epi16(odd ? fours : _mm512_slli_epi16(fours, 8), 8);
+}
+
 /* Sums wrap, as those of the instruction. */
-static inline void model_dpbssd(int dst, int src1, int src2)
+static __attribute__((noinline, unused)) void model_dpbssd(int dst, int src1, int src2)
 {
     model_tile_t *c = model_tile(dst);
     const model_tile_t *a = model_tile(src1), *b = model_tile(src2);
     CHECK(dst != src1 && dst != src2 && src1 != src2);
-    for (int m = 0; m < MODEL_ROWS; m++)
-        for (int k = 0; k < 64; k++)
-            for (int n = 0; n < 16; n++)
-                c->s32[m][n] =
-                    (int32_t)((uint32_t)c->s32[m][n] + (uint32_t)(a->s8[m][k] * b->s8[k / 4][4 * n + k % 4]));
+    for (int m = 0; m < MODEL_ROWS; m++) {
+        __m512i sum = _mm512_loadu_si512(c->s32[m]);
+        for (int k = 0; k < 16; k++) {
+            const __m512i x = _mm512_set1_epi32(a->s32[m][k]), y = _mm512_loadu_si512(b->s32[k]);
+            for (int odd = 0; odd < 2; odd++)
+                sum = _mm512_add_epi32(sum, _mm512_madd_epi16(model_bytes(x, odd), model_bytes(y, odd)));
+        }
+        _mm512_storeu_si512(c->s32[m], sum);
+    }
 }
 
 #undef _tile_loadd
@@ -133,25 +150,20 @@ static inline void model_dpbssd(int dst, int src1, int src2)
 /* Two fused steps, the odd place first. */
 static inline __m512 model_mm512_dpbf16_ps(__m512 src, __m512bh a, __m512bh b)
 {
-    float sum[16];
-    uint16_t x[32], y[32];
-    memcpy(sum, &src, sizeof sum);
-    memcpy(x, &a, sizeof x);
-    memcpy(y, &b, sizeof y);
-    for (int i = 0; i < 16; i++) {
-        sum[i] = model_flush(fmaf(model_factor(x[2 * i + 1]), model_factor(y[2 * i + 1]), model_flush(sum[i])));
-        sum[i] = model_flush(fmaf(model_factor(x[2 * i]), model_factor(y[2 * i]), sum[i]));
-    }
-    memcpy(&src, sum, sizeof sum);
-    return src;
+    const __m512i x = (__m512i)a, y = (__m512i)b;
+    __m512 sum = model_flush(src);
+    for (int odd = 1; odd >= 0; odd--)
+        sum = model_flush(_mm512_fmadd_ps(model_factors(x, odd), model_factors(y, odd), sum));
+    return sum;
 }
 
 static inline void model_narrow(const __m512 *src, uint16_t *dst)
 {
+    const __m512 flushed = model_flush(*src);
     float value[16];
-    memcpy(value, src, sizeof value);
+    memcpy(value, &flushed, sizeof value);
     for (int i = 0; i < 16; i++)
-        dst[i] = twi_bf16_from_f32(model_flush(value[i]));
+        dst[i] = twi_bf16_from_f32(value[i]);
 }
 
 static inline __m256bh model_mm512_cvtneps_pbh(__m512 src)

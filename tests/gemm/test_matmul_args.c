@@ -190,6 +190,14 @@ TEST(y_strides)
     CHECK_REFUSED(call, "y.strides[0] is 0 with size 4, and y is written");
     set_strides(&call.y, 9, 1, 1);
     CHECK_ACCEPTED(call);
+    call.y.t.byte_offset = 64; /* room for rows that go backwards */
+    set_strides(&call.y, 1 - N, 1, 1);
+    CHECK_REFUSED(call, "y.strides: rows are -7 elements apart, must be at least n = 8");
+    set_strides(&call.y, -1, 1, 1);
+    CHECK_REFUSED(call, "y.strides: rows are -1 elements apart, must be at least n = 8");
+    set_strides(&call.y, -N, 1, 1);
+    CHECK_ACCEPTED(call);
+    call.y.t.byte_offset = 0;
     set_shape(&call.x1, 3, 2, 2, K);
     set_shape(&call.y, 3, 2, 2, N);
     set_strides(&call.y, 30, 10, 1);

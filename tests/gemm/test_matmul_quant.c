@@ -9,6 +9,8 @@
 
 static const uint64_t default_seed = 0x6d6d7175616e7431u;
 
+enum { LONGEST_ODD = 515 };
+
 static const mm_type_t weight_types[] = {MM_BF16W8, MM_F16W8};
 
 /* ---- int8 weights ----------------------------------------------------------------------------- */
@@ -182,6 +184,36 @@ MM_TEST(weights)
         const int64_t k = lengths[i % 4], group = groups[i / 4 % 4];
         if (group < k)
             try_weights(weight_types[i / 16], level, rows[i % 3], k, group, &random);
+    }
+}
+
+/* One infinite scale and weights of one sign a column. Zeros that fill k up to whole steps must add nothing. */
+static void try_infinite(mm_type_t type, int64_t k, const mm_how_t *how)
+{
+    enum { ROWS = 3, COLUMNS = 37 };
+    const uint16_t infinity = type == MM_F16W8 ? 0x7c00 : 0x7f80;
+    uint16_t a[ROWS * LONGEST_ODD];
+    int8_t b[COLUMNS * LONGEST_ODD];
+    for (int64_t at = 0; at < ROWS * k; at++)
+        a[at] = one_of(mm_kind(type));
+    for (int64_t at = 0; at < COLUMNS * k; at++)
+        b[at] = at % COLUMNS % 2 ? -1 : 1;
+    const mm_product_t p = {
+        .type = type, .m = ROWS, .k = k, .n = COLUMNS, .a = a, .b = b, .scale = &infinity, .one_scale = true};
+    float *got = mm_compute(&p, how), wanted[ROWS * COLUMNS];
+    for (int at = 0; at < ROWS * COLUMNS; at++)
+        wanted[at] = at % COLUMNS % 2 ? -INFINITY : INFINITY;
+    mm_check_same("an infinite scale", TWI_FP32, ROWS, COLUMNS, got, wanted);
+    free(got);
+}
+
+MM_TEST(infinite_scale)
+{
+    static const int64_t odd_lengths[] = {1, 31, 33, 65, LONGEST_ODD};
+    (void)level;
+    for (int i = 0; i < MM_LENGTH(odd_lengths) * MM_LENGTH(weight_types) * 2 * MM_LAYOUTS; i++) {
+        const mm_how_t how = {.layout = (mm_layout_t)(i / 2 % MM_LAYOUTS), .packed = i / 8 % 2, .out = TWI_FP32};
+        try_infinite(weight_types[i % 2], odd_lengths[i / 16], &how);
     }
 }
 
