@@ -77,6 +77,7 @@ static _Noreturn void become_rank(const launcher_t *launcher, int rank, const in
 {
     const spawn_args_t *args = launcher->args;
     (void)setpgid(0, 0);
+    spawn_guard_add(&launcher->guard, getpid()); /* not the launcher, which may be killed before it gets to it */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher->self)
         _exit(EXIT_NOT_RUNNABLE);
@@ -127,7 +128,6 @@ static int fork_rank(launcher_t *launcher, int rank, const int pipes[2])
         (void)setpgid(pid, pid); /* both sides, whoever comes first */
         launcher->ranks[rank].pid = pid;
         launcher->n_running++;
-        spawn_guard_add(&launcher->guard, pid);
         ssize_t n;
         do {
             n = read(ends[0], &error, sizeof error); /* ends when the child executes or fails to */
