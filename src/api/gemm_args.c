@@ -54,7 +54,7 @@ static tw_status_t check_no_antiquant(const twi_api_right_args_t *args, const ch
     return TW_OK;
 }
 
-/* *kind_out, and whether there must be scales. */
+/* The kind of the product, and that the scales it needs are there and no others. */
 static tw_status_t check_types(const twi_api_right_args_t *args, const tw_tensor_t *x1, twi_gemm_kind_t *kind_out)
 {
     char text[TWI_TENSOR_TEXT_MAX];

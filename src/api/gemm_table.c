@@ -66,23 +66,6 @@ static void widen(uint32_t dtype, const void *src, int64_t n, uint32_t *dst)
 
 enum { RUN = 256 };
 
-/* n elements, `step` bytes apart, as neighbours. */
-static void gather(const char *src, int64_t step, int64_t n, size_t item, char *dst)
-{
-    for (int64_t i = 0; i < n; i++, src += step, dst += item) {
-        switch (item) {
-        case 2:
-            memcpy(dst, src, 2);
-            break;
-        case 4:
-            memcpy(dst, src, 4);
-            break;
-        default:
-            memcpy(dst, src, 8);
-        }
-    }
-}
-
 static void fill_row(const tw_tensor_t *tensor, const char *src, int64_t n, uint32_t *dst)
 {
     const size_t item = twi_tensor_item_bytes(tensor);
@@ -95,7 +78,7 @@ static void fill_row(const tw_tensor_t *tensor, const char *src, int64_t n, uint
     uint64_t near[RUN];
     for (int64_t done = 0; done < n; done += RUN) {
         const int64_t part = n - done < RUN ? n - done : RUN;
-        gather(src + done * step, step, part, item, (char *)near);
+        twi_tensor_copy_elements((char *)near, (int64_t)item, src + done * step, step, part, (int64_t)item);
         widen(dtype, near, part, dst + done);
     }
 }

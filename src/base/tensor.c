@@ -2,6 +2,7 @@
 /* Views of the caller's memory: checks, and where elements are. Pure: no state, any thread. */
 #include "base/tensor.h"
 
+#include <string.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -43,6 +44,29 @@ static const known_t *find_known(const tw_tensor_t *tensor)
             return &known[i];
     }
     return NULL;
+}
+
+void twi_tensor_copy_elements(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t n, int64_t item)
+{
+    if (dst_step == item && src_step == item) {
+        memcpy(dst, src, (size_t)(n * item));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++, dst += dst_step, src += src_step) {
+        switch (item) {
+        case 1:
+            *dst = *src;
+            break;
+        case 2:
+            memcpy(dst, src, 2);
+            break;
+        case 4:
+            memcpy(dst, src, 4);
+            break;
+        default:
+            memcpy(dst, src, 8);
+        }
+    }
 }
 
 /* ---- Words ------------------------------------------------------------------------------------ */

@@ -71,6 +71,9 @@ static inline void *twi_tensor_data(const tw_tensor_t *tensor)
 /* The first element of sub-tensor number `index`, counted over the first `n_lead` dimensions. */
 void *twi_tensor_at(const tw_tensor_t *tensor, int n_lead, int64_t index);
 
+/* n elements of `item` bytes (1, 2, 4 or 8), each side with its own distance in bytes, of any sign. */
+void twi_tensor_copy_elements(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t n, int64_t item);
+
 /* ---- Words ------------------------------------------------------------------------------------ */
 
 /* "(2, 3)" and "fp32", in `text` of `bytes`, which is returned. */

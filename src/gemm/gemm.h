@@ -86,12 +86,6 @@ typedef struct twi_gemm_problem {
     twi_gemm_blocks_t blocks;    /* 0: as the engine likes */
 } twi_gemm_problem_t;
 
-/* Lines of a finished tile that wait to be stored around the caches, during the next call of the kernel. */
-typedef struct twi_gemm_pending {
-    int n;
-    void *to[TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX * 4 / 64];
-} twi_gemm_pending_t;
-
 /* How a problem is computed. Read-only while it runs; refers to the problem. */
 typedef struct twi_gemm_plan {
     const twi_gemm_problem_t *problem;

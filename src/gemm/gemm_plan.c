@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a problem is computed: kernel, blocks, and the memory of a worker.
+ * How a problem is computed: kernel and blocks.
  *
  * A strip is mb rows, whose panels of A stay in the second-level cache for a pass over k while the panels
  * of B go by. A k-block of a panel of B stays in the first-level cache while it meets all panels of the
@@ -112,12 +112,12 @@ void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
         .finish = twi_gemm_finish(isa),
         .k_pad = twi_round_up(problem->k, kernel->ks),
         .stored_bytes = stored_bytes(problem),
-        .direct = problem->weight && !quantised(problem) && !twi_gemm_lanes_differ(kernel, problem->kind),
+        .quantised = quantised(problem),
     };
+    plan.direct = problem->weight && !plan.quantised && !twi_gemm_lanes_differ(kernel, problem->kind);
     plan.panel_bytes = twi_round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
     plan.blocks = choose_blocks(&plan);
     plan.stream = choose_stream(&plan);
-    plan.quantised = quantised(problem);
     plan.worker_bytes = twi_gemm_worker_bytes(&plan);
     *plan_out = plan;
 }

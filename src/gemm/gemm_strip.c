@@ -19,13 +19,19 @@ enum {
     AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
 };
 
+/* Lines of a finished tile that wait to be stored around the caches, during the next call of the kernel. */
+typedef struct pending {
+    int n;
+    void *to[TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX * 4 / LINE_BYTES];
+} pending_t;
+
 typedef struct memory {
     char *sums;
     void *stored, *dequant, *lanes;
-    float *scale, *offset;       /* of one panel, each column kb times */
-    int64_t *spread;             /* which those are: column, row of scales */
-    char *tile;                  /* a finished one on its way around the caches */
-    twi_gemm_pending_t *pending; /* where its lines go */
+    float *scale, *offset; /* of one panel, each column kb times */
+    int64_t *spread;       /* which those are: column, row of scales */
+    char *tile;            /* a finished one on its way around the caches */
+    pending_t *pending;    /* where its lines go */
     const void **touch;
 } memory_t;
 
@@ -207,7 +213,7 @@ static bool waits(const work_t *w, const twi_gemm_tile_t *tile)
 static void list_pending(const work_t *w, const twi_gemm_tile_t *tile)
 {
     const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
-    twi_gemm_pending_t *pending = w->memory.pending;
+    pending_t *pending = w->memory.pending;
     for (int i = 0; i < tile->rows; i++) {
         char *row = (char *)tile->out + i * tile->ld_out * item_bytes;
         for (int64_t at = 0; at < tile->cols * item_bytes; at += LINE_BYTES)

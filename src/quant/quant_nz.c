@@ -35,30 +35,6 @@ tw_status_t twi_quant_nz_plan(const tw_tensor_t *nd, const char *name, twi_quant
     return TW_OK;
 }
 
-/* n elements; steps in bytes. */
-static void copy_run(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t n, int64_t item)
-{
-    if (dst_step == item && src_step == item) {
-        memcpy(dst, src, (size_t)(n * item));
-        return;
-    }
-    for (int64_t i = 0; i < n; i++, dst += dst_step, src += src_step) {
-        switch (item) {
-        case 1:
-            *dst = *src;
-            break;
-        case 2:
-            memcpy(dst, src, 2);
-            break;
-        case 4:
-            memcpy(dst, src, 4);
-            break;
-        default:
-            memcpy(dst, src, 8);
-        }
-    }
-}
-
 /* Columns of the matrix in a column of blocks: all of C0 but in the last one. */
 static int64_t width(const twi_quant_nz_t *plan, int64_t block)
 {
@@ -82,7 +58,7 @@ void twi_quant_nz_from_nd(const twi_quant_nz_t *plan, const tw_tensor_t *nd, voi
             const char *src = matrix + block * plan->c0 * col_step;
             const int64_t n = width(plan, block), pad = run - n * item;
             for (int64_t row = 0; row < plan->rows; row++, dst += run) {
-                copy_run(dst, item, src + row * row_step, col_step, n, item);
+                twi_tensor_copy_elements(dst, item, src + row * row_step, col_step, n, item);
                 memset(dst + run - pad, 0, (size_t)pad);
             }
             const int64_t rest = (plan->padded_rows - plan->rows) * run;
@@ -103,7 +79,7 @@ void twi_quant_nz_to_nd(const twi_quant_nz_t *plan, const void *nz, const tw_ten
             char *dst = matrix + block * plan->c0 * col_step;
             const int64_t n = width(plan, block);
             for (int64_t row = 0; row < plan->rows; row++)
-                copy_run(dst + row * row_step, col_step, src + row * run, item, n, item);
+                twi_tensor_copy_elements(dst + row * row_step, col_step, src + row * run, item, n, item);
         }
     }
 }
