@@ -35,3 +35,20 @@ void twi_pages_unmap(void *memory, size_t bytes)
     if (memory)
         (void)munmap(memory, bytes);
 }
+
+void twi_buffer_drop(twi_buffer_t *buffer)
+{
+    twi_pages_unmap(buffer->data, buffer->bytes);
+    *buffer = (twi_buffer_t){0};
+}
+
+bool twi_buffer_grow(twi_buffer_t *buffer, size_t bytes)
+{
+    if (buffer->bytes >= bytes)
+        return true;
+    twi_buffer_drop(buffer);
+    void *data = twi_pages_map(&bytes);
+    if (data)
+        *buffer = (twi_buffer_t){data, bytes};
+    return data != NULL;
+}

@@ -58,6 +58,12 @@ twi_reduce_fn twi_reduce_select(uint32_t dtype, uint32_t op, bool stream)
     return kernel;
 }
 
+twi_copy_rows_fn twi_copy_rows_select(bool stream)
+{
+    const twi_reduce_level_t *level = level_in_force();
+    return stream ? level->rows_stream : level->rows_plain;
+}
+
 void twi_copy(void *dst, const void *src, size_t bytes, bool stream)
 {
     if (bytes == 0)

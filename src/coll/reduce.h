@@ -34,4 +34,22 @@ twi_reduce_fn twi_reduce_select(uint32_t dtype, uint32_t op, bool stream);
 /* memcpy, with streaming stores if asked for. No overlap. */
 void twi_copy(void *dst, const void *src, size_t bytes, bool stream);
 
+/* Rows of `bytes` bytes each, with their own distances on both sides. No overlap. */
+typedef struct twi_rows {
+    void *dst;
+    ptrdiff_t dst_step; /* bytes */
+    const void *src;
+    ptrdiff_t src_step;
+    int64_t n;
+    size_t bytes; /* of a row */
+} twi_rows_t;
+
+typedef void (*twi_copy_rows_fn)(const twi_rows_t *rows);
+
+/*
+ * The kernel at this machine's ISA level. `stream`: whole lines of dst bypass the cache; others that look
+ * at them wait for a fence of the calling thread.
+ */
+twi_copy_rows_fn twi_copy_rows_select(bool stream);
+
 #endif

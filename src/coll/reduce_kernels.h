@@ -335,6 +335,32 @@ static void copy_stream(void *dst, const void *src, size_t bytes)
 }
 #endif
 
+/* Vectors of a row; what is left is copied by bytes. */
+INLINE void copy_rows(const twi_rows_t *rows, bool stream)
+{
+    const char *src = rows->src;
+    char *dst = rows->dst;
+    for (int64_t i = 0; i < rows->n; i++, src += rows->src_step, dst += rows->dst_step) {
+        size_t at = 0;
+        for (; rows->bytes - at >= RED_BYTES; at += RED_BYTES)
+            put(stream, dst, at, get(src + at));
+        if (at < rows->bytes)
+            memcpy(dst + at, src + at, rows->bytes - at);
+    }
+}
+
+static void rows_plain(const twi_rows_t *rows)
+{
+    copy_rows(rows, false);
+}
+
+/* Around the cache only if every row is whole lines: parts of them would be written one by one. */
+static void rows_stream(const twi_rows_t *rows)
+{
+    const uintptr_t odd = (uintptr_t)rows->dst | (uintptr_t)rows->dst_step | rows->bytes;
+    copy_rows(rows, odd % LINE_BYTES == 0);
+}
+
 static void copy_all(const job_t job, size_t bytes, bool stream)
 {
     for (int d = 0; d < job.n_dst; d++) {
@@ -398,6 +424,8 @@ static void copy_all(const job_t job, size_t bytes, bool stream)
 const twi_reduce_level_t RED_PASTE(twi_reduce_level__, RED_NAME) = {
     .isa = RED_ISA,
     .copy_stream = copy_stream,
+    .rows_plain = rows_plain,
+    .rows_stream = rows_stream,
     .rows =
         {
 #define TW_REDUCE(dtype, op) {TWI_##dtype, TWI_##op, dtype##_##op##_plain, dtype##_##op##_stream},

@@ -22,6 +22,7 @@ enum {
 typedef struct twi_reduce_level {
     twi_isa_t isa;
     void (*copy_stream)(void *dst, const void *src, size_t bytes);
+    twi_copy_rows_fn rows_plain, rows_stream;
     twi_reduce_row_t rows[TWI_REDUCE_ROWS];
 } twi_reduce_level_t;
 

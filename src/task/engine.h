@@ -189,6 +189,9 @@ tw_status_t twi_engine_await(twi_engine_t *engine, twi_need_t need, const twi_aw
 
 void twi_engine_drain(twi_engine_t *engine);
 
+/* task_engine.c: twi_engine_lose, with the lock. */
+void twi_engine_poison(twi_engine_t *engine, tw_status_t status);
+
 static inline uint64_t twi_load(const _Atomic uint64_t *p)
 {
     return atomic_load_explicit(p, memory_order_acquire);

@@ -179,6 +179,6 @@ int64_t twi_engine_query(twi_engine_t *engine, uint64_t number);
 /* The status that ended the engine, or TW_OK; sets the calling thread's sentence. */
 tw_status_t twi_engine_health(twi_engine_t *engine);
 /* Ends the engine with the calling thread's last error: every later call fails with it. */
-void twi_engine_poison(twi_engine_t *engine, tw_status_t status);
+void twi_engine_lose(twi_engine_t *engine, tw_status_t status);
 
 #endif

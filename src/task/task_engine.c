@@ -105,6 +105,14 @@ void twi_engine_poison(twi_engine_t *e, tw_status_t status)
     tell_own_threads(e);
 }
 
+void twi_engine_lose(twi_engine_t *e, tw_status_t status)
+{
+    if (lock_own(e) != TW_OK)
+        return;
+    twi_engine_poison(e, status);
+    unlock(e);
+}
+
 /* An abort from another thread shows in the own header first. */
 static tw_status_t check_health(twi_engine_t *e)
 {

@@ -61,7 +61,14 @@ static tw_status_t prepare(twi_transport_t *t, const twi_transport_args_t *args,
     TW_TRY(twi_random(hello->nonce, sizeof hello->nonce));
     TW_TRY(twi_random(hello->socket, sizeof hello->socket));
     TW_TRY(twi_process_nonce(hello->process));
-    TW_TRY(twi_window_plan(args->board_bytes, args->stage_bytes, args->window_bytes, &t->layout));
+    const twi_window_sizes_t sizes = {
+        .board_bytes = args->board_bytes,
+        .ops_board_bytes = args->ops_board_bytes,
+        .stage_bytes = args->stage_bytes,
+        .ops_bytes = args->ops_bytes,
+        .window_bytes = args->window_bytes,
+    };
+    TW_TRY(twi_window_plan(&sizes, &t->layout));
     TW_TRY(twi_window_create(&t->layout, &t->windows[t->rank]));
     twi_window_header_t *header = twi_transport_header(t, t->rank);
     memcpy(header->nonce, hello->nonce, sizeof header->nonce);
@@ -86,6 +93,7 @@ static void fill_hello(const twi_transport_t *t, const twi_transport_args_t *arg
         .board_bytes = args->board_bytes,
         .stage_bytes = args->stage_bytes,
         .slots = args->slots,
+        .ops_bytes = args->ops_bytes,
         .window_bytes = args->window_bytes,
     };
     read_boot_id(hello->boot_id);
@@ -115,6 +123,7 @@ static tw_status_t check_one(const twi_hello_t *hellos, int size, int rank)
                (unsigned long long)first->window_bytes, rank, (unsigned long long)h->window_bytes);
     TW_REQUIRE(h->board_bytes == first->board_bytes && h->stage_bytes == first->stage_bytes && h->slots == first->slots,
                "TILEWIRE_EAGER_BYTES or TILEWIRE_STAGE_BYTES differ between rank 0 and rank %d", rank);
+    TW_REQUIRE(h->ops_bytes == first->ops_bytes, "TILEWIRE_FUSE_BYTES differs between rank 0 and rank %d", rank);
     return TW_OK;
 }
 

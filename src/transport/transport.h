@@ -63,6 +63,7 @@ struct twi_hello {
     uint64_t board_bytes;
     uint64_t stage_bytes;
     uint64_t slots; /* how the task layer divides the staging memory */
+    uint64_t ops_bytes;
     uint64_t window_bytes;
     uint64_t cpus[16]; /* affinity mask, to tell whether there are more ranks than CPUs */
     char name[TW_NAME_MAX + 1];
@@ -96,6 +97,8 @@ typedef struct twi_transport_args {
     size_t board_bytes;
     size_t stage_bytes;
     uint64_t slots; /* must be equal on all ranks, like the sizes */
+    size_t ops_board_bytes;
+    size_t ops_bytes;
     size_t window_bytes;
     uint64_t join_timeout_ns;
     uint64_t timeout_ns;

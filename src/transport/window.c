@@ -32,17 +32,24 @@ static int append(size_t *end, size_t bytes, size_t *offset_out)
     return 1;
 }
 
-tw_status_t twi_window_plan(size_t board_bytes, size_t stage_bytes, size_t window_bytes, twi_window_layout_t *out)
+tw_status_t twi_window_plan(const twi_window_sizes_t *sizes, twi_window_layout_t *out)
 {
-    twi_window_layout_t plan = {.board_bytes = board_bytes, .stage_bytes = stage_bytes};
+    twi_window_layout_t plan = {
+        .board_bytes = sizes->board_bytes,
+        .ops_board_bytes = sizes->ops_board_bytes,
+        .stage_bytes = sizes->stage_bytes,
+        .ops_bytes = sizes->ops_bytes,
+        .in_bytes = sizes->window_bytes / 8 & ~(PAGE - 1),
+        .heap_bytes = sizes->window_bytes & ~(PAGE - 1),
+    };
     size_t end = 0;
     size_t header;
-    plan.in_bytes = window_bytes / 8 & ~(PAGE - 1);
-    plan.heap_bytes = window_bytes & ~(PAGE - 1);
-    const int fits = append(&end, sizeof(twi_window_header_t), &header) && append(&end, board_bytes, &plan.board) &&
-                     append(&end, stage_bytes, &plan.stage) && append(&end, plan.in_bytes, &plan.in) &&
-                     append(&end, plan.in_bytes, &plan.out) && append(&end, plan.heap_bytes, &plan.heap);
-    TW_REQUIRE(fits && end <= INT64_MAX, "window_bytes %zu is too large", window_bytes);
+    const int fits =
+        append(&end, sizeof(twi_window_header_t), &header) && append(&end, plan.board_bytes, &plan.board) &&
+        append(&end, plan.ops_board_bytes, &plan.ops_board) && append(&end, plan.stage_bytes, &plan.stage) &&
+        append(&end, plan.ops_bytes, &plan.ops) && append(&end, plan.in_bytes, &plan.in) &&
+        append(&end, plan.in_bytes, &plan.out) && append(&end, plan.heap_bytes, &plan.heap);
+    TW_REQUIRE(fits && end <= INT64_MAX, "window_bytes %zu is too large", sizes->window_bytes);
     plan.total = end;
     *out = plan;
     return TW_OK;
@@ -126,7 +133,7 @@ tw_status_t twi_window_create(const twi_window_layout_t *layout, twi_window_t **
         (void)close(fd);
         return status;
     }
-    status = twi_window_reserve(window, 0, layout->board + layout->board_bytes);
+    status = twi_window_reserve(window, 0, layout->ops_board + layout->ops_board_bytes);
     if (status != TW_OK) {
         twi_window_release(window);
         return status;

@@ -8,7 +8,9 @@
  *
  *     header   identity, health, bell          (this layer)
  *     board    epochs, task entries, claims    (task layer)
+ *     ops_board  the same of operators         (ops layer)
  *     stage    staging slots                   (task layer)
+ *     ops      slots of operators              (ops layer)
  *     in, out  the kernel-side windows         (api layer)
  *     heap     symmetric memory                (api layer)
  */
@@ -41,8 +43,12 @@ typedef struct twi_window_header {
 typedef struct twi_window_layout {
     size_t board;
     size_t board_bytes;
+    size_t ops_board;
+    size_t ops_board_bytes;
     size_t stage;
     size_t stage_bytes;
+    size_t ops;
+    size_t ops_bytes;
     size_t in;
     size_t out;
     size_t in_bytes; /* of each of in and out */
@@ -51,8 +57,17 @@ typedef struct twi_window_layout {
     size_t total;
 } twi_window_layout_t;
 
-/* The heap gets window_bytes, in and out an eighth of it each. TW_ERR_ARGUMENT if that overflows. */
-tw_status_t twi_window_plan(size_t board_bytes, size_t stage_bytes, size_t window_bytes, twi_window_layout_t *out);
+/* The regions whose sizes are free. */
+typedef struct twi_window_sizes {
+    size_t board_bytes;
+    size_t ops_board_bytes;
+    size_t stage_bytes;
+    size_t ops_bytes;
+    size_t window_bytes; /* of the heap; in and out have an eighth of it each */
+} twi_window_sizes_t;
+
+/* TW_ERR_ARGUMENT if that overflows. */
+tw_status_t twi_window_plan(const twi_window_sizes_t *sizes, twi_window_layout_t *out);
 
 typedef struct twi_window {
     uint8_t *base;
@@ -61,7 +76,7 @@ typedef struct twi_window {
     _Atomic int references; /* ranks of this process that use this mapping */
 } twi_window_t;
 
-/* A new window of our own; header and board are reserved, the rest is not. */
+/* A new window of our own; header and boards are reserved, the rest is not. */
 tw_status_t twi_window_create(const twi_window_layout_t *layout, twi_window_t **window_out);
 /* Maps a window received from a peer. Takes no ownership of fd. Checks size and seals. */
 tw_status_t twi_window_map(int fd, size_t bytes, twi_window_t **window_out);
