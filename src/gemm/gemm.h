@@ -44,16 +44,28 @@ typedef struct twi_gemm_place {
     /* Lines that the hook will use, prefetched during the last k-block: fill up to TWI_GEMM_TOUCH_MAX. */
     const void **touch;
     int n_touch;
-    int touch_write;
+    int n_touch_write; /* the last ones, which will be written */
 } twi_gemm_place_t;
+
+#define TWI_GEMM_PUT_MAX (TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX * 4 / 64)
+
+/*
+ * Lines that are stored around the caches during the next call of the kernel: from here on, 64-byte
+ * aligned, each to its place. What is at `from` stays until the next tile of the strip is done, or the strip.
+ */
+typedef struct twi_gemm_put {
+    const void *from;
+    int n; /* up to TWI_GEMM_PUT_MAX */
+    void *to[TWI_GEMM_PUT_MAX];
+} twi_gemm_put_t;
 
 /* Called by the worker that computes the tile, from several workers at a time. */
 typedef struct twi_gemm_hook {
     void *user;
     /* Before the last k-block of a tile; its out and ld_out are those of C, and may be changed in place. */
     void (*place)(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place);
-    /* The tile is stored at tile->out. May be NULL. */
-    void (*done)(void *user, const twi_gemm_tile_t *tile);
+    /* The tile is stored at tile->out. May be NULL. `put` may be filled; NULL: this kernel cannot. */
+    void (*done)(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put);
 } twi_gemm_hook_t;
 
 /*
@@ -98,7 +110,8 @@ typedef struct twi_gemm_plan {
     int64_t stored_bytes;       /* of an element of B in its stored panel */
     bool direct;                /* stored panels of the weight are used as they are */
     bool quantised;             /* int8 weights of products of floats */
-    twi_gemm_stream_fn *stream; /* tiles of C are written around the caches; NULL: they are not */
+    twi_gemm_stream_fn *stream; /* stores what is left of a put; NULL: the kernel cannot put lines */
+    bool streams;               /* tiles of C are written around the caches */
     size_t worker_bytes;        /* of memory that a worker needs */
 } twi_gemm_plan_t;
 
@@ -111,6 +124,9 @@ void twi_gemm_space_destroy(twi_gemm_space_t *space); /* not the team; NULL is f
 /* The problem has been checked: sizes fit, types go together, memory is there. */
 void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out);
 
+/* Whether rows of a result of the plan's kernel are worth a way around the caches. */
+bool twi_gemm_streams(const twi_gemm_plan_t *plan, const void *c, int64_t ldc, int64_t rows, uint32_t type);
+
 /* Computes all of it on the team of the space. TW_ERR_NO_MEMORY when there is no memory to work with. */
 tw_status_t twi_gemm_run(const twi_gemm_plan_t *plan, twi_gemm_space_t *space);
 
@@ -121,7 +137,8 @@ typedef struct twi_gemm_strip {
     int group;
     int64_t row, rows;
     int64_t col, cols;
-    const void *a; /* its rows as panels of A, one after the other */
+    const void *a;               /* its rows as panels of A, one after the other */
+    const twi_gemm_hook_t *hook; /* NULL: the problem's */
 } twi_gemm_strip_t;
 
 /* A thread's floating-point mode and tile registers: around all calls below. */

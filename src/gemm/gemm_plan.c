@@ -7,6 +7,7 @@
  * strip, and so do the sums if they fit. Packing plain matrices on the way costs the same for any number
  * of rows, so it is worth a taller strip.
  */
+#include "base/config.h"
 #include "base/sizes.h"
 #include "gemm/weight.h"
 
@@ -15,7 +16,6 @@ enum {
     PLAIN_TALLER = 4,       /* a strip where panels of B are packed on the way is so many times as tall */
     LANES_BYTES = 1024,     /* of a column of a k-block */
     SPLIT_BYTES = 4096,     /* the same of F16X2, whose steps are four times as long as they are to load */
-    STREAM_BYTES = 8 << 20, /* of C: from here on it is written around the caches by kernels that are fast enough */
     STRIP_BYTES = 1 << 20,  /* of a strip of A in a pass, but at most half of the second-level cache */
     COLUMNS = 256,          /* nb, if there are several passes */
     SUMS_BYTES = 512 << 10, /* of a strip and nb columns */
@@ -86,19 +86,22 @@ static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
     return blocks;
 }
 
-/* For whole lines of C, and so many of them that they would not stay in a cache; else NULL. */
 static twi_gemm_stream_fn *choose_stream(const twi_gemm_plan_t *plan)
 {
 #if defined(__x86_64__)
-    const twi_gemm_problem_t *problem = plan->problem;
-    const int64_t row = problem->ldc * (int64_t)twi_dtype_bytes(problem->epilogue.out_type);
-    const bool whole = (uintptr_t)problem->c % LINE_BYTES == 0 && row % LINE_BYTES == 0 && row > 0;
-    const bool puts = (plan->kernel->flags & TWI_KERNEL_AMX) && plan->k_pad > 0 && !problem->hook;
-    if (puts && whole && problem->m >= STREAM_BYTES / row)
+    if ((plan->kernel->flags & TWI_KERNEL_AMX) && plan->k_pad > 0)
         return twi_gemm_stream__avx512;
 #endif
     (void)plan;
     return NULL;
+}
+
+/* Whole lines of C, and so many of them that they would not stay in a cache. */
+bool twi_gemm_streams(const twi_gemm_plan_t *plan, const void *c, int64_t ldc, int64_t rows, uint32_t type)
+{
+    const int64_t row = ldc * (int64_t)twi_dtype_bytes(type);
+    const bool whole = (uintptr_t)c % LINE_BYTES == 0 && row % LINE_BYTES == 0 && row > 0;
+    return plan->stream && whole && rows >= (int64_t)twi_config()->stream_bytes / row;
 }
 
 void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
@@ -118,6 +121,8 @@ void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
     plan.panel_bytes = twi_round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
     plan.blocks = choose_blocks(&plan);
     plan.stream = choose_stream(&plan);
+    plan.streams =
+        !problem->hook && twi_gemm_streams(&plan, problem->c, problem->ldc, problem->m, problem->epilogue.out_type);
     plan.worker_bytes = twi_gemm_worker_bytes(&plan);
     *plan_out = plan;
 }

@@ -26,11 +26,6 @@ enum {
 
 /* ---- Memory ------------------------------------------------------------------------------------ */
 
-typedef struct buffer {
-    char *data;
-    size_t bytes;
-} buffer_t;
-
 /* Items first..end-1 that nobody has taken yet, both in one word: front taken by the owner, back by others. */
 typedef struct stretch {
     _Alignas(LINE_BYTES) _Atomic uint64_t range; /* first | end << 32 */
@@ -39,29 +34,11 @@ typedef struct stretch {
 struct twi_gemm_space {
     twi_team_t *team;
     int n_workers;
-    buffer_t shared; /* A, packed */
-    buffer_t table;  /* first strip of each group */
-    buffer_t *own;   /* [n_workers] */
+    twi_buffer_t shared; /* A, packed */
+    twi_buffer_t table;  /* first strip of each group */
+    twi_buffer_t *own;   /* [n_workers] */
     stretch_t *stretches;
 };
-
-static void drop(buffer_t *buffer)
-{
-    twi_pages_unmap(buffer->data, buffer->bytes);
-    *buffer = (buffer_t){0};
-}
-
-/* At least `bytes`, touched by nobody yet; what was there is lost. */
-static bool grow(buffer_t *buffer, size_t bytes)
-{
-    if (buffer->bytes >= bytes)
-        return true;
-    drop(buffer);
-    void *data = twi_pages_map(&bytes);
-    if (data)
-        *buffer = (buffer_t){data, bytes};
-    return data != NULL;
-}
 
 tw_status_t twi_gemm_space_create(twi_team_t *team, twi_gemm_space_t **space_out)
 {
@@ -85,9 +62,9 @@ void twi_gemm_space_destroy(twi_gemm_space_t *space)
     if (!space)
         return;
     for (int i = 0; space->own && i < space->n_workers; i++)
-        drop(&space->own[i]);
-    drop(&space->shared);
-    drop(&space->table);
+        twi_buffer_drop(&space->own[i]);
+    twi_buffer_drop(&space->shared);
+    twi_buffer_drop(&space->table);
     free(space->own);
     free(space->stretches);
     free(space);
@@ -285,9 +262,9 @@ static bool get_memory(const run_t *run, bool shared)
         all = (size_t)run->groups[run->n_groups].panel * (size_t)plan->panel_bytes;
     else
         own += (size_t)(twi_ceil_div(run->strip_rows, plan->kernel->mr) * plan->panel_bytes);
-    bool ok = grow(&run->space->shared, all);
+    bool ok = twi_buffer_grow(&run->space->shared, all);
     for (int i = 0; i < run->space->n_workers; i++)
-        ok = ok && grow(&run->space->own[i], own);
+        ok = ok && twi_buffer_grow(&run->space->own[i], own);
     return ok;
 }
 
@@ -306,7 +283,7 @@ tw_status_t twi_gemm_run(const twi_gemm_plan_t *plan, twi_gemm_space_t *space)
         return TW_OK;
     const int64_t wanted = space->n_workers > 1 ? (int64_t)ITEMS_PER_WORKER * space->n_workers : 1;
     run_t run = {.plan = plan, .space = space, .n_groups = n_groups};
-    if (!grow(&space->table, ((size_t)n_groups + 1) * sizeof(group_t)))
+    if (!twi_buffer_grow(&space->table, ((size_t)n_groups + 1) * sizeof(group_t)))
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for the groups of a product");
     cut_rows(&run, (group_t *)space->table.data, wanted);
     cut_columns(&run, wanted);

@@ -19,19 +19,13 @@ enum {
     AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
 };
 
-/* Lines of a finished tile that wait to be stored around the caches, during the next call of the kernel. */
-typedef struct pending {
-    int n;
-    void *to[TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX * 4 / LINE_BYTES];
-} pending_t;
-
 typedef struct memory {
     char *sums;
     void *stored, *dequant, *lanes;
     float *scale, *offset; /* of one panel, each column kb times */
     int64_t *spread;       /* which those are: column, row of scales */
     char *tile;            /* a finished one on its way around the caches */
-    pending_t *pending;    /* where its lines go */
+    twi_gemm_put_t *put;   /* what the next call of the kernel stores */
     const void **touch;
 } memory_t;
 
@@ -41,6 +35,7 @@ typedef struct work {
     const twi_gemm_problem_t *problem;
     const twi_gemm_kernel_t *kernel;
     const twi_gemm_strip_t *strip;
+    const twi_gemm_hook_t *hook;
     twi_gemm_antiquant_t antiquant;
     twi_gemm_epilogue_t epilogue; /* its vectors are those of the group */
     memory_t memory;
@@ -189,7 +184,7 @@ static int lines_of(const twi_gemm_tile_t *tile, int64_t item_bytes, const void 
 /* Where the tile goes, from the hook or in C; *place_out is for the kernel. */
 static void place_tile(const work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t *place_out)
 {
-    const twi_gemm_hook_t *hook = w->problem->hook;
+    const twi_gemm_hook_t *hook = w->hook;
     const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
     tile->ld_out = w->problem->ldc;
     tile->out = w->problem->c ? (char *)w->problem->c + (tile->row * tile->ld_out + tile->col) * item_bytes : NULL;
@@ -198,32 +193,33 @@ static void place_tile(const work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t 
         hook->place(hook->user, tile, place_out);
         tile->out = place_out->out;
         tile->ld_out = place_out->ld_out;
-    } else if (!w->plan->stream) {
+    } else if (!w->plan->streams) {
         place_out->n_touch = lines_of(tile, item_bytes, place_out->touch);
-        place_out->touch_write = 1;
+        place_out->n_touch_write = place_out->n_touch;
     }
 }
 
 /* Whether the tile is whole lines, and C is large: then it waits in memory.tile. */
 static bool waits(const work_t *w, const twi_gemm_tile_t *tile)
 {
-    return w->plan->stream && tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type) % LINE_BYTES == 0;
+    return !w->hook && w->plan->streams && tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type) % LINE_BYTES == 0;
 }
 
-static void list_pending(const work_t *w, const twi_gemm_tile_t *tile)
+static void put_tile(const work_t *w, const twi_gemm_tile_t *tile)
 {
     const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
-    pending_t *pending = w->memory.pending;
+    twi_gemm_put_t *put = w->memory.put;
+    put->from = w->memory.tile;
     for (int i = 0; i < tile->rows; i++) {
         char *row = (char *)tile->out + i * tile->ld_out * item_bytes;
         for (int64_t at = 0; at < tile->cols * item_bytes; at += LINE_BYTES)
-            pending->to[pending->n++] = row + at;
+            put->to[put->n++] = row + at;
     }
 }
 
 static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const void *acc)
 {
-    const twi_gemm_hook_t *hook = w->problem->hook;
+    const twi_gemm_hook_t *hook = w->hook;
     const bool wait = waits(w, tile);
     const twi_gemm_part_t part = {
         .acc = acc,
@@ -237,9 +233,9 @@ static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const void
     };
     w->plan->finish(&w->epilogue, &part);
     if (wait)
-        list_pending(w, tile);
+        put_tile(w, tile);
     if (hook && hook->done)
-        hook->done(hook->user, tile);
+        hook->done(hook->user, tile, w->memory.put);
 }
 
 /* A panel of B in a k-block, and what follows it. */
@@ -288,13 +284,13 @@ static void column_of_tiles(const work_t *w, const block_t *block, const column_
             place_tile(w, &tile, &place);
             call.touch = place.touch;
             call.n_touch = place.n_touch;
-            call.touch_write = place.touch_write;
+            call.n_touch_write = place.n_touch_write;
         }
         if (w->plan->stream) {
-            call.put = w->memory.pending->to;
-            call.put_from = w->memory.tile;
-            call.n_put = w->memory.pending->n;
-            w->memory.pending->n = 0;
+            call.put = w->memory.put->to;
+            call.put_from = w->memory.put->from;
+            call.n_put = w->memory.put->n;
+            w->memory.put->n = 0;
         }
         kernel->run(&call);
         if (block->last)
@@ -325,8 +321,8 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, memory_t *m)
     const int64_t sums_cols = blocks->pass < plan->k_pad ? blocks->nb : kernel->nr;
     size_t at = 0;
     m->sums = part(base, &at, sums_rows * sums_cols * 4);
-    m->tile = part(base, &at, plan->stream ? tile : 0);
-    m->pending = part(base, &at, plan->stream ? (int64_t)sizeof *m->pending : 0);
+    m->tile = part(base, &at, plan->streams ? tile : 0);
+    m->put = part(base, &at, plan->stream ? (int64_t)sizeof *m->put : 0);
     m->stored = part(base, &at, plan->problem->weight ? 0 : panel * plan->stored_bytes);
     m->dequant = part(base, &at, plan->quantised ? panel * 2 : 0);
     m->scale = part(base, &at, scales);
@@ -347,8 +343,8 @@ static memory_t memory_at(const twi_gemm_plan_t *plan, void *base)
 {
     memory_t m;
     (void)divide(plan, base, &m);
-    if (m.pending)
-        m.pending->n = 0;
+    if (m.put)
+        m.put->n = 0;
     if (m.spread)
         m.spread[0] = -1;
     return m;
@@ -453,6 +449,7 @@ void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, 
         .problem = plan->problem,
         .kernel = plan->kernel,
         .strip = strip,
+        .hook = strip->hook ? strip->hook : plan->problem->hook,
         .antiquant = scales_of(plan->problem, strip->group),
         .epilogue = epilogue_of(plan->problem, strip->group),
         .memory = memory_at(plan, memory),
@@ -461,5 +458,5 @@ void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, 
     for (int64_t col = strip->col; col < right; col += plan->blocks.nb)
         columns(&work, col, right - col < plan->blocks.nb ? right : col + plan->blocks.nb);
     if (plan->stream)
-        plan->stream(work.memory.pending->to, work.memory.tile, work.memory.pending->n);
+        plan->stream(work.memory.put->to, work.memory.put->from, work.memory.put->n);
 }

@@ -20,13 +20,14 @@ typedef struct twi_touch {
     const void *const *next;
     int left;      /* lines */
     int per_chunk; /* lines */
-    int write;
+    int n_write;   /* of the last ones */
     int64_t chunk; /* steps */
 } twi_touch_t;
 
 static inline twi_touch_t twi_touch_begin(const twi_gemm_call_t *call)
 {
-    twi_touch_t touch = {.next = call->touch, .left = call->n_touch, .write = call->touch_write, .chunk = call->steps};
+    twi_touch_t touch = {
+        .next = call->touch, .left = call->n_touch, .n_write = call->n_touch_write, .chunk = call->steps};
     if (call->n_touch <= 0 || call->steps <= 0)
         return touch;
     const int64_t chunk = call->steps / call->n_touch;
@@ -53,7 +54,7 @@ static inline void twi_touch_line(const void *line, int write)
 static inline int64_t twi_touch_chunk(twi_touch_t *touch, int64_t left)
 {
     for (int i = 0; i < touch->per_chunk && touch->left > 0; i++, touch->left--)
-        twi_touch_line(*touch->next++, touch->write);
+        twi_touch_line(*touch->next++, touch->left <= touch->n_write);
     return touch->left > 0 && touch->chunk < left ? touch->chunk : left;
 }
 

@@ -56,11 +56,11 @@ typedef struct twi_gemm_call {
     /* Lines that will be used right after the last steps: prefetched on the way, evenly. */
     const void *const *touch;
     int n_touch;
-    int touch_write; /* 1: they will be written */
+    int n_touch_write; /* the last so many will be written */
     /*
      * Lines of an earlier result, from put_from on, 64-byte aligned, that go to their places around the
      * caches: memory takes them while the products go on. Only kernels with TWI_KERNEL_AMX do it, in calls
-     * with steps and without touch.
+     * with steps.
      */
     void *const *put;
     int n_put;

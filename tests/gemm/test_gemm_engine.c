@@ -338,13 +338,14 @@ static void take_place(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     place->out = taker->slots + slot * TILE_ELEMENTS;
     place->ld_out = tile->cols;
     place->n_touch = slot % 3 == 0 ? 0 : slot % 3 == 1 ? 5 : TWI_GEMM_TOUCH_MAX;
-    place->touch_write = slot % 2;
+    place->n_touch_write = slot % 2 ? place->n_touch : 0;
     for (int i = 0; i < place->n_touch; i++)
         place->touch[i] = (const char *)place->out + (size_t)i * LINE % ((size_t)TILE_ELEMENTS * 4);
 }
 
-static void take_done(void *user, const twi_gemm_tile_t *tile)
+static void take_done(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put)
 {
+    (void)put;
     taker_t *taker = user;
     const int64_t n = taker->engine->product.n;
     const int64_t slot = ((uint32_t *)tile->out - taker->slots) / TILE_ELEMENTS;

@@ -45,7 +45,7 @@ typedef struct trial {
     panels_guard_t a_room, b_room, acc_room;
     bool at_end; /* where in their rooms things are; changes with every product */
     const void *const *touch;
-    int n_touch, touch_write;
+    int n_touch, n_touch_write;
     void *const *put;
     const void *put_from;
     int n_put;
@@ -95,7 +95,7 @@ static void call_kernel(const trial_t *trial, int64_t first, int64_t steps, int 
         .accumulate = accumulate,
         .touch = trial->touch,
         .n_touch = trial->n_touch,
-        .touch_write = trial->touch_write,
+        .n_touch_write = trial->n_touch_write,
         .put = trial->put,
         .put_from = trial->put_from,
         .n_put = trial->n_put,
@@ -539,7 +539,7 @@ static void try_touches(trial_t *trial)
             trial->what = "lines to touch";
             trial->touch = counts[way / 2] ? touch : NULL;
             trial->n_touch = counts[way / 2];
-            trial->touch_write = way % 2;
+            trial->n_touch_write = way % 2 ? trial->n_touch / 2 : 0;
             compute_whole(trial, rows, NULL, got);
             check_bits(trial, rows, wanted, got, -1, -1);
         }

@@ -405,7 +405,7 @@ TEST(touched_lines)
                                                .rows = p.kernel.mr,
                                                .touch = touch,
                                                .n_touch = n,
-                                               .touch_write = n & 1});
+                                               .n_touch_write = n / 2});
             check_kept(&p, p.kernel.mr);
             panels_unguard(&guard);
         }

@@ -92,28 +92,23 @@ AMX_INLINE void amx_store_sums(char *out, int lower)
 }
 
 /* What is done on the way, besides the steps. */
-typedef enum amx_aside { AMX_NOTHING, AMX_TOUCH, AMX_PUT } amx_aside_t;
+enum { AMX_NOTHING = 0, AMX_TOUCH = 1, AMX_PUT = 2 };
 
-/* All steps; the lines of call->touch or call->put are spread over them evenly. */
-AMX_INLINE void amx_steps(const twi_gemm_call_t *call, amx_step_fn *step, size_t step_bytes, int lower,
-                          amx_aside_t aside)
+/* All steps; the lines of call->touch and call->put are spread over them evenly. */
+AMX_INLINE void amx_steps(const twi_gemm_call_t *call, amx_step_fn *step, size_t step_bytes, int lower, int aside)
 {
     const char *a = call->a, *b = call->b, *ahead = call->ahead, *from = call->put_from;
-    const void *const *line = call->touch;
+    const void *const *line = call->touch, *const *write_from = call->touch + (call->n_touch - call->n_touch_write);
     void *const *to = call->put;
     const int64_t steps = call->steps, ahead_lines = amx_ahead_lines(call);
-    const int64_t n_lines = aside == AMX_TOUCH ? call->n_touch : aside == AMX_PUT ? call->n_put : 0;
-    const int write = call->touch_write;
-    int64_t due = 0; /* n_lines times the steps so far, less `steps` for every line */
+    int64_t touch_due = 0, put_due = 0; /* lines times the steps so far, less `steps` for every line */
     for (int64_t s = steps; s > 0; s--) {
-        for (due += n_lines; aside != AMX_NOTHING && due >= steps; due -= steps) {
-            if (aside == AMX_TOUCH) {
-                twi_touch_line(*line++, write);
-            } else {
+        if (aside & AMX_TOUCH)
+            for (touch_due += call->n_touch; touch_due >= steps; touch_due -= steps, line++)
+                twi_touch_line(*line, line >= write_from);
+        if (aside & AMX_PUT)
+            for (put_due += call->n_put; put_due >= steps; put_due -= steps, from += AMX_LINE)
                 _mm512_stream_si512(*to++, _mm512_load_si512(from));
-                from += AMX_LINE;
-            }
-        }
         ahead = amx_ahead(ahead, ahead_lines, lower);
         step(a, b);
         a += step_bytes;
@@ -129,7 +124,9 @@ AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_step_fn 
         amx_load_sums(call->acc, lower);
     else
         amx_zero_sums(lower);
-    if (call->n_put > 0)
+    if (call->n_put > 0 && call->n_touch > 0)
+        amx_steps(call, step, step_bytes, lower, AMX_PUT | AMX_TOUCH);
+    else if (call->n_put > 0)
         amx_steps(call, step, step_bytes, lower, AMX_PUT);
     else if (call->n_touch > 0)
         amx_steps(call, step, step_bytes, lower, AMX_TOUCH);
