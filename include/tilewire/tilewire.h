@@ -6,7 +6,7 @@
  *
  * The whole C API. It reads top to bottom in the order in which it is learned:
  * version, status, start-up, communicators, memory, tensors, conversions, weights, matrix products,
- * and what the library knows of its machine.
+ * fused operators, traces, and what the library knows of its machine.
  * The kernel-side task API is in tilewire/hccl.h.
  *
  * Conventions that hold everywhere:
@@ -141,6 +141,14 @@ typedef enum tw_transport {
     TW_TRANSPORT_SHM = 2,     /**< ranks are processes of one host */
 } tw_transport_t;
 
+/** Limits of a vendor's product that the fused operators apply, so that code can be proved portable to it. */
+typedef enum tw_profile {
+    TW_PROFILE_DEFAULT = 0, /**< TILEWIRE_PROFILE */
+    TW_PROFILE_NONE = 1,    /**< no limits but those of memory and arithmetic */
+    TW_PROFILE_A2 = 2,      /**< Atlas A2 */
+    TW_PROFILE_A3 = 3,      /**< Atlas A3 */
+} tw_profile_t;
+
 typedef struct tw_comm_args {
     size_t struct_size;
     /** Where the ranks meet: "tcp://host:port" (rank 0 listens there, the others connect; needs rank
@@ -158,11 +166,12 @@ typedef struct tw_comm_args {
     size_t window_bytes;       /**< symmetric memory of each rank, at most; 0: TILEWIRE_WINDOW_BYTES (64 MiB) */
     uint64_t timeout_ns;       /**< silence of a peer inside a call; 0: TILEWIRE_TIMEOUT (60 s) */
     uint64_t enter_timeout_ns; /**< a peer that has not entered the call yet; 0: TILEWIRE_ENTER_TIMEOUT (30 min) */
+    tw_profile_t profile;      /**< limits that the fused operators apply */
 } tw_comm_args_t;
 
-#define TW_COMM_ARGS_INIT                                                                      \
-    {                                                                                          \
-        sizeof(tw_comm_args_t), NULL, 0, 0, NULL, NULL, NULL, NULL, TW_TRANSPORT_AUTO, 0, 0, 0 \
+#define TW_COMM_ARGS_INIT                                                                                          \
+    {                                                                                                              \
+        sizeof(tw_comm_args_t), NULL, 0, 0, NULL, NULL, NULL, NULL, TW_TRANSPORT_AUTO, 0, 0, 0, TW_PROFILE_DEFAULT \
     }
 
 /**
@@ -467,6 +476,257 @@ typedef struct tw_matmul_args {
  * argument. y must not overlap what is read. Since 0.1.
  */
 TW_API TW_CHECKED tw_status_t tw_matmul(tw_comm_t *comm, const tw_matmul_args_t *args);
+
+/* ---- Fused operators --------------------------------------------------------------------------- */
+
+/*
+ * A matrix product and the collective after it, or before it, as one operator: tiles travel while
+ * others are computed. Every rank of the communicator calls the same operator with matching
+ * arguments, in the same order; m, k, n below are those of one rank. All arguments are checked before
+ * anything is sent, and a wrong one is TW_ERR_ARGUMENT on that rank. Ranks whose calls do not match
+ * all get TW_ERR_DIVERGED, which says who differs and how; after that, or after any error about a
+ * peer, the communicator is lost and the contents of the outputs are unspecified.
+ *
+ * The bits of a result depend on the inputs, the number of ranks, the wire and the ISA level: not on
+ * m, rounds, threads, transport or timing. Outputs must not overlap inputs or each other.
+ */
+
+/** What partial results are between ranks. */
+typedef enum tw_wire {
+    /** The type of y: each rank rounds what tw_matmul would return, the sum over the ranks is fp32, in
+     *  the order of the ranks, and is rounded once. */
+    TW_WIRE_OUT = 0,
+    TW_WIRE_F32 = 1,  /**< fp32: nothing is rounded before the sum over the ranks is */
+    TW_WIRE_INT8 = 2, /**< int8, with comm_quant_scale_1 and _2: mm_all_reduce only */
+} tw_wire_t;
+
+#define TW_ROUNDS_AUTO 0       /**< as the cost model says, which all ranks evaluate alike */
+#define TW_ROUNDS_UNFUSED (-1) /**< the product first, then the collective */
+#define TW_ROUNDS_MAX 4096
+
+/**
+ * y = the rows r*m/W .. (r+1)*m/W - 1 of the sum over all ranks of x1 * x2 (+ bias), on rank r of W.
+ * m must be a multiple of W; m or n may be 0. Float types as in tw_matmul but fp32. int8 x1 and x2:
+ * v = sum * x2_scale[column] * x1_scale[row] + bias, in fp32, each operation rounded.
+ */
+typedef struct tw_mm_reduce_scatter_args {
+    size_t struct_size;
+    const tw_tensor_t *x1;       /**< (m,k), unit stride along k: fp16, bf16 or int8 */
+    const tw_tensor_t *x2;       /**< (k,n), the type of x1; NULL with weight */
+    const tw_weight_t *weight;   /**< packed x2 */
+    tw_format_t format;          /**< of x2 */
+    const tw_tensor_t *y;        /**< (m/W,n), unit stride along n: the type of x1; with int8 fp16 or bf16 */
+    const tw_tensor_t *bias;     /**< (n), added on every rank: the type of x1; with int8 fp32, fp16 or bf16 */
+    const tw_tensor_t *x1_scale; /**< int8: fp32, (m) or (m,1); NULL: 1 */
+    const tw_tensor_t *x2_scale; /**< int8: fp32, or int64 or uint64 patterns, then y is fp16; (1), (n) or (1,n) */
+    tw_wire_t wire;              /**< TW_WIRE_OUT or TW_WIRE_F32 */
+    int rounds;                  /**< TW_ROUNDS_AUTO, TW_ROUNDS_UNFUSED, or 1..TW_ROUNDS_MAX */
+} tw_mm_reduce_scatter_args_t;
+
+#define TW_MM_REDUCE_SCATTER_ARGS_INIT                                                                              \
+    {                                                                                                               \
+        sizeof(tw_mm_reduce_scatter_args_t), NULL, NULL, NULL, TW_FORMAT_ND, NULL, NULL, NULL, NULL, TW_WIRE_OUT, 0 \
+    }
+
+/**
+ * y = the sum over all ranks of x1 * x2 (+ bias) (scaled) (+ x3), the same bits on all ranks. What
+ * tw_matmul computes for these arguments is summed: bias and x3 count once a rank. Types, in rows:
+ *   x1        x2    bias   x3, y  antiquant  dequant_scale  pertoken  comm_quant_scale
+ *   fp16      fp16  fp16   fp16   -          -              -         -
+ *   bf16      bf16  bf16   bf16   -          -              -         -
+ *   fp16      int8  fp16   fp16   fp16       -              -         -
+ *   bf16      int8  bf16   bf16   bf16       -              -         -
+ *   int8      int8  int32  fp16   -          (u)int64       -         fp16 or none
+ *   int8      int8  int32  bf16   -          bf16           -         bf16 or none
+ *   int8      int8  int32  fp16   -          fp32           fp32      fp16 or none
+ *   int8      int8  int32  bf16   -          bf16           fp32      bf16 or none
+ * With comm_quant_scale_1 and _2 (s1, s2, one a column, the same on all ranks) the wire is int8, c being
+ * a rank's rounded result: q = int8(half(c / s1)), u = (sum of q over the ranks) * (s1 / s2),
+ * p = int8(half(u)), y = p * s2 rounded to its type; int8() rounds to nearest even and saturates.
+ * m, k and n are at least 1.
+ */
+typedef struct tw_mm_all_reduce_args {
+    size_t struct_size;
+    const tw_tensor_t *x1;                 /**< (m,k) or (b,s,k): then m is b*s. Unit stride along k. */
+    const tw_tensor_t *x2;                 /**< (k,n); NULL with weight */
+    const tw_weight_t *weight;             /**< packed x2, with its antiquant scales */
+    tw_format_t format;                    /**< of x2 */
+    const tw_tensor_t *y;                  /**< (m,n) or (b,s,n), unit stride along n */
+    const tw_tensor_t *bias;               /**< (n) */
+    const tw_tensor_t *x3;                 /**< the shape of y */
+    const tw_tensor_t *antiquant_scale;    /**< see tw_weight_args_t */
+    const tw_tensor_t *antiquant_offset;   /**< the shape and type of antiquant_scale, or NULL */
+    int64_t antiquant_group_size;          /**< see tw_weight_args_t */
+    const tw_tensor_t *dequant_scale;      /**< (1), (n) or (1,n) */
+    const tw_tensor_t *pertoken_scale;     /**< (m) */
+    const tw_tensor_t *comm_quant_scale_1; /**< (n) or (1,n) */
+    const tw_tensor_t *comm_quant_scale_2; /**< the same shape */
+    tw_wire_t wire;                        /**< with comm_quant_scale: TW_WIRE_OUT (0) or TW_WIRE_INT8 */
+    int rounds;                            /**< as in tw_mm_reduce_scatter_args_t */
+} tw_mm_all_reduce_args_t;
+
+#define TW_MM_ALL_REDUCE_ARGS_INIT                                                                                    \
+    {                                                                                                                 \
+        sizeof(tw_mm_all_reduce_args_t), NULL, NULL, NULL, TW_FORMAT_ND, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, \
+            NULL, NULL, TW_WIRE_OUT, 0                                                                                \
+    }
+
+/**
+ * y = (the x1 of all ranks, one below the other) * x2 (+ bias), with this rank's own x2 and bias. m is
+ * the same on all ranks and may be 0. int8: v = sum * x2_scale[column] * x1_scale[row] + bias, in fp32;
+ * x1_scale is gathered too.
+ */
+typedef struct tw_all_gather_mm_args {
+    size_t struct_size;
+    const tw_tensor_t *x1;         /**< (m,k), unit stride along k: fp16, bf16 or int8 */
+    const tw_tensor_t *x2;         /**< (k,n), the type of x1; NULL with weight */
+    const tw_weight_t *weight;     /**< packed x2 */
+    tw_format_t format;            /**< of x2 */
+    const tw_tensor_t *y;          /**< (W*m,n), unit stride along n: the type of x1; with int8 fp16 or bf16 */
+    const tw_tensor_t *gather_out; /**< (W*m,k), unit stride along k, the type of x1: all of x1; NULL: not wanted */
+    const tw_tensor_t *bias;       /**< as in tw_mm_reduce_scatter_args_t; so are the next two */
+    const tw_tensor_t *x1_scale;
+    const tw_tensor_t *x2_scale;
+    int rounds; /**< as in tw_mm_reduce_scatter_args_t */
+} tw_all_gather_mm_args_t;
+
+#define TW_ALL_GATHER_MM_ARGS_INIT                                                                       \
+    {                                                                                                    \
+        sizeof(tw_all_gather_mm_args_t), NULL, NULL, NULL, TW_FORMAT_ND, NULL, NULL, NULL, NULL, NULL, 0 \
+    }
+
+#define TW_GMM_TRANS_WEIGHT 1u    /**< gmm_weight is (e,N1,H1) */
+#define TW_GMM_TRANS_MM_WEIGHT 2u /**< mm_weight is (N2,H2) */
+
+/**
+ * Expert parallelism, on the way back: rank r has e experts; the rows of gmm_x come expert by expert,
+ * and for each expert rank by rank: send_counts[d*e+j] rows of expert j that go to rank d. Each is
+ * multiplied with its expert's matrix and sent. y has, rank by rank and for each rank expert by
+ * expert, recv_counts[s*e+j] rows from expert j of rank s. send_counts[d*e+j] here is
+ * recv_counts[r*e+j] on rank d. Counts may be 0. All floats are fp16, or all are bf16.
+ * A shared expert is computed on the way: mm_y = mm_x * mm_weight.
+ */
+typedef struct tw_gmm_alltoallv_args {
+    size_t struct_size;
+    const tw_tensor_t *gmm_x;      /**< (A,H1), A the sum of send_counts, unit stride along H1 */
+    const tw_tensor_t *gmm_weight; /**< (e,H1,N1); NULL with gmm_packed */
+    const tw_weight_t *gmm_packed; /**< packed gmm_weight, e matrices */
+    const int64_t *send_counts;    /**< e*W counts */
+    const int64_t *recv_counts;    /**< e*W counts */
+    int64_t n_counts;              /**< e*W */
+    const tw_tensor_t *mm_x;       /**< (BS,H2), or NULL: no shared expert */
+    const tw_tensor_t *mm_weight;  /**< (H2,N2); NULL with mm_packed */
+    const tw_weight_t *mm_packed;  /**< packed mm_weight */
+    const tw_tensor_t *y;          /**< (BSK,N1), BSK the sum of recv_counts, unit stride along N1 */
+    const tw_tensor_t *mm_y;       /**< (BS,N2), unit stride along N2; NULL without mm_x */
+    unsigned flags;                /**< TW_GMM_TRANS_... */
+    int rounds;                    /**< as in tw_mm_reduce_scatter_args_t */
+} tw_gmm_alltoallv_args_t;
+
+#define TW_GMM_ALLTOALLV_ARGS_INIT                                                                           \
+    {                                                                                                        \
+        sizeof(tw_gmm_alltoallv_args_t), NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0, 0 \
+    }
+
+/**
+ * Expert parallelism, on the way out, the inverse of tw_gmm_alltoallv with the counts exchanged: the rows
+ * of gmm_x come rank by rank and for each rank expert by expert, send_counts[d*e+j] rows for expert j
+ * of rank d. gmm_y has, expert by expert and for each expert rank by rank, the products of the
+ * recv_counts[s*e+j] rows that came from rank s for expert j; permute_out has these rows themselves.
+ */
+typedef struct tw_alltoallv_gmm_args {
+    size_t struct_size;
+    const tw_tensor_t *gmm_x;      /**< (BSK,H1), BSK the sum of send_counts, unit stride along H1 */
+    const tw_tensor_t *gmm_weight; /**< from here to mm_weight as in tw_gmm_alltoallv_args_t */
+    const tw_weight_t *gmm_packed;
+    const int64_t *send_counts;
+    const int64_t *recv_counts;
+    int64_t n_counts;
+    const tw_tensor_t *mm_x;
+    const tw_tensor_t *mm_weight;
+    const tw_weight_t *mm_packed;
+    const tw_tensor_t *gmm_y;       /**< (A,N1), A the sum of recv_counts, unit stride along N1 */
+    const tw_tensor_t *mm_y;        /**< (BS,N2), unit stride along N2; NULL without mm_x */
+    const tw_tensor_t *permute_out; /**< (A,H1), unit stride along H1; NULL: not wanted */
+    unsigned flags;                 /**< TW_GMM_TRANS_... */
+    int rounds;                     /**< as in tw_mm_reduce_scatter_args_t */
+} tw_alltoallv_gmm_args_t;
+
+#define TW_ALLTOALLV_GMM_ARGS_INIT                                                                                 \
+    {                                                                                                              \
+        sizeof(tw_alltoallv_gmm_args_t), NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0 \
+    }
+
+/**
+ * The operators. Collective; each returns when its outputs are there and its inputs are free. They
+ * compute on the workers of comm, as tw_matmul does. Not while a kernel-side session is open. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_mm_reduce_scatter(tw_comm_t *comm, const tw_mm_reduce_scatter_args_t *args);
+TW_API TW_CHECKED tw_status_t tw_mm_all_reduce(tw_comm_t *comm, const tw_mm_all_reduce_args_t *args);
+TW_API TW_CHECKED tw_status_t tw_all_gather_mm(tw_comm_t *comm, const tw_all_gather_mm_args_t *args);
+TW_API TW_CHECKED tw_status_t tw_gmm_alltoallv(tw_comm_t *comm, const tw_gmm_alltoallv_args_t *args);
+TW_API TW_CHECKED tw_status_t tw_alltoallv_gmm(tw_comm_t *comm, const tw_alltoallv_gmm_args_t *args);
+
+/**
+ * A prepared operator: arguments checked, schedule chosen, memory at hand; then started any number of
+ * times. The memory of the tensors and packed weights stays where it was; what it holds is read
+ * between start and the end of wait. The structs themselves and the counts are not needed after
+ * prepare. Lives at most as long as its communicator.
+ */
+typedef struct tw_op tw_op_t;
+
+/** Prepares an operator. Local, does not block; but every rank prepares and starts the same ones. *op_out is
+ *  owned by the caller; free it with tw_op_release. Since 0.1. */
+TW_API TW_CHECKED tw_status_t tw_mm_reduce_scatter_prepare(tw_comm_t *comm, const tw_mm_reduce_scatter_args_t *args,
+                                                           tw_op_t **op_out);
+TW_API TW_CHECKED tw_status_t tw_mm_all_reduce_prepare(tw_comm_t *comm, const tw_mm_all_reduce_args_t *args,
+                                                       tw_op_t **op_out);
+TW_API TW_CHECKED tw_status_t tw_all_gather_mm_prepare(tw_comm_t *comm, const tw_all_gather_mm_args_t *args,
+                                                       tw_op_t **op_out);
+TW_API TW_CHECKED tw_status_t tw_gmm_alltoallv_prepare(tw_comm_t *comm, const tw_gmm_alltoallv_args_t *args,
+                                                       tw_op_t **op_out);
+TW_API TW_CHECKED tw_status_t tw_alltoallv_gmm_prepare(tw_comm_t *comm, const tw_alltoallv_gmm_args_t *args,
+                                                       tw_op_t **op_out);
+
+/**
+ * Starts a prepared operator; never blocks. One operator of a communicator runs at a time: TW_ERR_STATE
+ * while another is started and not waited for. The work is done in tw_op_test and tw_op_wait, so a rank
+ * that does not call them keeps its peers waiting. Since 0.1.
+ */
+TW_API TW_CHECKED tw_status_t tw_op_start(tw_op_t *op);
+
+/** Does a piece of the work that needs no waiting. TW_OK: finished; TW_IN_PROGRESS: call again. Since 0.1. */
+TW_API TW_CHECKED tw_status_t tw_op_test(tw_op_t *op);
+
+/** Does the rest. TW_OK: finished. timeout_ns > 0: TW_IN_PROGRESS when it is not after about that time; 0:
+ *  the communicator's own deadlines alone. TW_ERR_STATE when it was not started. Since 0.1. */
+TW_API TW_CHECKED tw_status_t tw_op_wait(tw_op_t *op, uint64_t timeout_ns);
+
+/** Writes, ended by a NUL and cut off at `bytes`, which schedule was chosen and why. Local. Since 0.1. */
+TW_API TW_CHECKED tw_status_t tw_op_explain(const tw_op_t *op, char *text, size_t bytes);
+
+/** Frees a prepared operator; NULL is fine. If it was started and not waited for, its communicator is lost.
+ *  Before tw_comm_destroy of its communicator. Since 0.1. */
+TW_API void tw_op_release(tw_op_t *op);
+
+/* ---- Traces ----------------------------------------------------------------------------------- */
+
+/** One thing that a worker did in an operator. */
+typedef struct tw_trace_record {
+    const char *what;  /**< "product", "send", "reduce", "copy", "pack", "wait": lives as long as the library */
+    int32_t worker;    /**< 0..TILEWIRE_THREADS-1 */
+    int32_t peer;      /**< whom it is for, or from whom; -1: nobody */
+    int64_t row, rows; /**< of the product or matrix that it is about */
+    int64_t col, cols;
+    uint64_t begin_ns, end_ns; /**< CLOCK_MONOTONIC, which the processes of a host share */
+} tw_trace_event_t;
+
+/** Keeps the next n_events events of the communicator's operators, and forgets those before; 0 ends that. Local. Since 0.1. */
+TW_API TW_CHECKED tw_status_t tw_trace_start(tw_comm_t *comm, size_t n_events);
+
+/** Event number `index` since tw_trace_start; TW_ERR_NOT_FOUND past the last one kept. Local, not while an
+ *  operator runs. Since 0.1. */
+TW_API TW_CHECKED tw_status_t tw_trace_event(tw_comm_t *comm, size_t index, tw_trace_event_t *event_out);
 
 /* ---- What the library knows ------------------------------------------------------------------ */
 

@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "coll/coll.h"
+#include "ops/ops.h"
 
 /* ---- Creation ---- */
 
@@ -35,6 +36,9 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
     if (!comm)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for a communicator");
     (void)pthread_mutex_init(&comm->heap_lock, NULL);
+    comm->profile = args->profile != TW_PROFILE_DEFAULT ? args->profile
+                    : config->profile                   ? (tw_profile_t)config->profile
+                                                        : TW_PROFILE_NONE;
     const twi_transport_args_t transport = {
         .boot = boot,
         .veto = args->name ? twi_comm_table_add(comm, args->name, boot->rank) : TW_OK,
@@ -43,6 +47,8 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
         .board_bytes = twi_engine_board_bytes(boot->size),
         .stage_bytes = twi_engine_stage_bytes(),
         .slots = twi_engine_slots(),
+        .ops_board_bytes = twi_ops_board_bytes(),
+        .ops_bytes = config->fuse_bytes,
         .window_bytes = or_default(args->window_bytes, config->window_bytes),
         .join_timeout_ns = config->join_timeout,
         .timeout_ns = or_default(args->timeout_ns, config->timeout),
@@ -71,6 +77,8 @@ tw_status_t tw_comm_create(const tw_comm_args_t *user_args, tw_comm_t **comm_out
     TW_TRY(check_name(args.name));
     TW_REQUIRE(args.transport >= TW_TRANSPORT_AUTO && args.transport <= TW_TRANSPORT_SHM,
                "transport %d is not one of tw_transport_t", (int)args.transport);
+    TW_REQUIRE(args.profile >= TW_PROFILE_DEFAULT && args.profile <= TW_PROFILE_A3,
+               "profile %d is not one of tw_profile_t", (int)args.profile);
     TW_REQUIRE(!(args.allgather && args.address), "address '%s' and allgather are both given", args.address);
     const twi_config_t *config = twi_config();
     const twi_boot_args_t boot_args = {
@@ -97,6 +105,7 @@ void tw_comm_destroy(tw_comm_t *comm)
     if (atomic_load(&comm->sessions) > 0)
         TWI_LOG(WARN, "api", "communicator '%s' destroyed with an open kernel-side session", tw_comm_name(comm));
     twi_comm_table_remove(comm);
+    twi_comm_ops_end(comm);
     twi_comm_workers_end(comm);
     twi_engine_destroy(comm->engine);
     twi_transport_close(comm->transport);
@@ -143,7 +152,7 @@ tw_transport_t tw_comm_transport(const tw_comm_t *comm)
 
 /* ---- Small collectives of our own ---- */
 
-static tw_status_t no_session(tw_comm_t *comm, const char *call)
+tw_status_t twi_comm_no_session(tw_comm_t *comm, const char *call)
 {
     if (atomic_load(&comm->sessions) == 0)
         return TW_OK;
@@ -173,7 +182,7 @@ tw_status_t twi_comm_allgather(tw_comm_t *comm, const void *in, void *out, size_
 tw_status_t tw_comm_barrier(tw_comm_t *comm)
 {
     TW_REQUIRE(comm, "comm is NULL");
-    TW_TRY(no_session(comm, "tw_comm_barrier"));
+    TW_TRY(twi_comm_no_session(comm, "tw_comm_barrier"));
     uint8_t in = 0;
     uint8_t out[TWI_RANKS_MAX];
     return twi_comm_allgather(comm, &in, out, 1);
@@ -264,6 +273,7 @@ static tw_status_t split_off(tw_comm_t *parent, const wish_t *wishes, int32_t co
         .window_bytes = parent->transport->layout.heap_bytes,
         .timeout_ns = parent->transport->timeout_ns,
         .enter_timeout_ns = parent->transport->enter_timeout_ns,
+        .profile = parent->profile,
     };
     const tw_status_t status = twi_comm_join(&boot.base, &args, comm_out);
     free(boot.all);
@@ -276,7 +286,7 @@ tw_status_t tw_comm_split(tw_comm_t *comm, int color, int key, const char *name,
     TW_REQUIRE(comm_out, "comm_out is NULL");
     TW_REQUIRE(color >= -1, "color %d, must be -1 (none) or more", color);
     TW_TRY(check_name(name));
-    TW_TRY(no_session(comm, "tw_comm_split"));
+    TW_TRY(twi_comm_no_session(comm, "tw_comm_split"));
     wish_t wishes[TWI_RANKS_MAX];
     const wish_t own = {.color = color, .key = key};
     TW_TRY(twi_comm_allgather(comm, &own, wishes, sizeof own));

@@ -16,6 +16,8 @@ static tw_status_t check_args(const tw_weight_args_t *user_args, bool need_data,
     TW_REQUIRE(user_args, "args is NULL");
     TW_TRY(twi_args_copy(args_out, sizeof *args_out, user_args, "tw_weight_args_t"));
     const twi_api_right_args_t right = {
+        .name = "x2",
+        .left_name = "x1",
         .x2 = args_out->x2,
         .format = args_out->format,
         .scale = args_out->antiquant_scale,
@@ -25,22 +27,6 @@ static tw_status_t check_args(const tw_weight_args_t *user_args, bool need_data,
     return twi_api_right_check(&right, NULL, need_data, right_out);
 }
 
-/* The header does not depend on data, only on what there is. */
-static tw_status_t plan(const twi_api_right_t *right, tw_weight_t *header_out)
-{
-    static const float there;
-    const twi_gemm_weight_source_t source = {
-        .kind = right->kind,
-        .matrices = &right->first,
-        .n_matrices = right->n_matrices,
-        .antiquant = {.scale = right->scale.tensor ? &there : NULL,
-                      .offset = right->offset.tensor ? &there : NULL,
-                      .ld = right->n,
-                      .group = right->group},
-    };
-    return twi_gemm_weight_plan(&source, header_out);
-}
-
 tw_status_t tw_weight_bytes(const tw_weight_args_t *user_args, size_t *bytes_out)
 {
     tw_weight_args_t args;
@@ -48,7 +34,7 @@ tw_status_t tw_weight_bytes(const tw_weight_args_t *user_args, size_t *bytes_out
     tw_weight_t header;
     TW_TRY(check_args(user_args, false, &args, &right));
     TW_REQUIRE(bytes_out, "bytes_out is NULL");
-    TW_TRY(plan(&right, &header));
+    TW_TRY(twi_api_right_weight(&right, &header));
     *bytes_out = (size_t)header.bytes;
     return TW_OK;
 }
@@ -84,10 +70,11 @@ static tw_status_t pack(const tw_weight_args_t *args, const twi_api_right_t *rig
 {
     tw_weight_t header;
     void *memory = NULL;
-    TW_TRY(plan(right, &header));
+    TW_TRY(twi_api_right_weight(right, &header));
     TW_TRY(find_memory(args, &header, &memory));
     twi_gemm_weight_source_t source = {.kind = right->kind, .n_matrices = right->n_matrices};
-    source.matrices = twi_api_right_fill(right, scratch, &source.antiquant);
+    source.matrices = twi_api_right_bind(right, scratch, &source.antiquant);
+    twi_api_right_fill(right, scratch);
     twi_gemm_weight_fill(&source, &header, memory);
     *weight_out = memory;
     return TW_OK;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TWI_API_COMM_H
 #define TWI_API_COMM_H
-/* A communicator: a transport, a task engine, the symmetric heap of this rank, and its workers. */
+/* A communicator: a transport, a task engine, the symmetric heap of this rank, its workers and operators. */
 #include <pthread.h>
 
+#include "base/pages.h"
 #include "cpu/team.h"
 #include "gemm/gemm.h"
 #include "task/task.h"
@@ -26,7 +27,11 @@ struct tw_comm {
     unsigned splits;        /* so far; the same on all ranks, so derived names are too */
     twi_team_t *team;       /* workers of products, NULL until the first one; so is space */
     twi_gemm_space_t *space;
-    _Atomic bool computing; /* a product runs */
+    _Atomic bool computing; /* a product or operator runs */
+    struct twi_ops *ops;    /* NULL until the first operator */
+    twi_buffer_t packed[2]; /* weights that operators packed for one call, kept for the next */
+    tw_profile_t profile;   /* never DEFAULT */
+    bool fused;             /* operators use it under profile a2; under the lock of the table */
     struct tw_comm *next;   /* in the table of names */
 };
 
@@ -35,6 +40,9 @@ struct tw_comm {
 tw_status_t twi_comm_table_add(tw_comm_t *comm, const char *name, int rank);
 void twi_comm_table_ready(tw_comm_t *comm);
 void twi_comm_table_remove(tw_comm_t *comm); /* not in it: fine */
+
+/* Marks it as used by operators under profile a2; false if another name is, which goes to other_out. */
+bool twi_comm_table_fuse(tw_comm_t *comm, char other_out[TW_NAME_MAX + 1]);
 
 /* Makes a communicator once the ranks have met; used by create and split. Does not close `boot`. */
 tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_t **comm_out);
@@ -45,6 +53,16 @@ tw_status_t twi_comm_allgather(tw_comm_t *comm, const void *in, void *out, size_
 /* Where products of this rank are computed; made by the first call (comm_workers.c). */
 tw_status_t twi_comm_space(tw_comm_t *comm, twi_gemm_space_t **space_out);
 void twi_comm_workers_end(tw_comm_t *comm);
+
+/* One product or operator at a time computes: TW_ERR_STATE while another thread does. */
+tw_status_t twi_comm_enter(tw_comm_t *comm);
+void twi_comm_leave(tw_comm_t *comm);
+
+/* TW_ERR_STATE while a kernel-side session is open; `call` is named in the message. */
+tw_status_t twi_comm_no_session(tw_comm_t *comm, const char *call);
+
+/* Ends what operators need; they have been released (api_op.c). */
+void twi_comm_ops_end(tw_comm_t *comm);
 
 /* api_mem.c */
 void twi_heap_free_all(tw_comm_t *comm);

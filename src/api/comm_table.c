@@ -46,6 +46,20 @@ void twi_comm_table_remove(tw_comm_t *comm)
     (void)pthread_mutex_unlock(&table_lock);
 }
 
+bool twi_comm_table_fuse(tw_comm_t *comm, char other_out[TW_NAME_MAX + 1])
+{
+    (void)pthread_mutex_lock(&table_lock);
+    const tw_comm_t *other = table;
+    while (other && !(other->fused && strcmp(other->name, comm->name) != 0))
+        other = other->next;
+    if (other)
+        (void)snprintf(other_out, TW_NAME_MAX + 1, "%s", other->name);
+    else
+        comm->fused = true;
+    (void)pthread_mutex_unlock(&table_lock);
+    return !other;
+}
+
 tw_status_t tw_comm_find(const char *name, int rank, tw_comm_t **comm_out)
 {
     TW_REQUIRE(name, "name is NULL");

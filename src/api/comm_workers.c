@@ -12,6 +12,19 @@ tw_status_t twi_comm_space(tw_comm_t *comm, twi_gemm_space_t **space_out)
     return TW_OK;
 }
 
+tw_status_t twi_comm_enter(tw_comm_t *comm)
+{
+    if (atomic_exchange(&comm->computing, true))
+        return twi_fail(TW_ERR_STATE, "comm: another thread computes a product on communicator '%s'",
+                        tw_comm_name(comm));
+    return TW_OK;
+}
+
+void twi_comm_leave(tw_comm_t *comm)
+{
+    atomic_store(&comm->computing, false);
+}
+
 void twi_comm_workers_end(tw_comm_t *comm)
 {
     twi_gemm_space_destroy(comm->space);

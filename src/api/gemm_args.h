@@ -34,12 +34,16 @@ typedef struct twi_api_table {
 } twi_api_table_t;
 
 void twi_api_table_place(twi_api_table_t *table, twi_api_scratch_t *scratch);
-/* The table in the scratch; NULL if there is none. */
+/* Where it is once the scratch is there, and the same with its contents; NULL if there is none. */
+void *twi_api_table_at(const twi_api_table_t *table, const twi_api_scratch_t *scratch);
 void *twi_api_table_fill(const twi_api_table_t *table, const twi_api_scratch_t *scratch);
 
 /* ---- Right-hand matrices ---------------------------------------------------------------------- */
 
 typedef struct twi_api_right_args {
+    const char *name, *left_name; /* of x2 and x1, for messages */
+    int ndim;                     /* that x2 must have; 0: 2, or 3 for several matrices */
+    bool same_type;               /* x2 has the type of x1, there are no scales */
     const tw_tensor_t *x2;
     tw_format_t format;
     const tw_tensor_t *scale, *offset; /* antiquant_* */
@@ -47,6 +51,7 @@ typedef struct twi_api_right_args {
 } twi_api_right_args_t;
 
 typedef struct twi_api_right {
+    const char *name;
     const tw_tensor_t *x2;
     twi_gemm_kind_t kind;
     int64_t k, n;
@@ -68,8 +73,13 @@ tw_status_t twi_api_right_check(const twi_api_right_args_t *args, const tw_tenso
                                 twi_api_right_t *right_out);
 
 void twi_api_right_place(twi_api_right_t *right, twi_api_scratch_t *scratch);
-const twi_gemm_matrix_t *twi_api_right_fill(const twi_api_right_t *right, const twi_api_scratch_t *scratch,
+/* The list of matrices, and where the scales will be; x2 itself is not needed after that. */
+const twi_gemm_matrix_t *twi_api_right_bind(const twi_api_right_t *right, const twi_api_scratch_t *scratch,
                                             twi_gemm_antiquant_t *antiquant_out);
+/* Reads the scales, again if they changed. */
+void twi_api_right_fill(const twi_api_right_t *right, const twi_api_scratch_t *scratch);
+/* The header of a packed weight of these matrices, which does not depend on data. */
+tw_status_t twi_api_right_weight(const twi_api_right_t *right, struct tw_weight *header_out);
 
 /* int32 sums of int8 products hold that many. */
 #define TWI_API_INT8_K_END 131072

@@ -31,6 +31,17 @@ tw_status_t twi_api_row_distance(const tw_tensor_t *tensor, const char *name, co
     return TW_OK;
 }
 
+tw_status_t twi_api_written_rows(const tw_tensor_t *tensor, const char *name, const char *along, int64_t *distance_out)
+{
+    const int64_t rows = twi_tensor_count(tensor, 0, tensor->ndim - 1), n = tensor->shape[tensor->ndim - 1];
+    TW_TRY(twi_api_row_distance(tensor, name, along, distance_out));
+    const int64_t distance = *distance_out;
+    TW_REQUIRE(rows <= 1 || n == 0 || distance >= n || distance <= -n,
+               "%s.strides: rows are %" PRId64 " elements apart, must be at least %s = %" PRId64, name, distance, along,
+               n);
+    return TW_OK;
+}
+
 /* ---- Overlap ---------------------------------------------------------------------------------- */
 
 typedef struct span {
@@ -80,14 +91,26 @@ static bool rows_meet(const tw_tensor_t *written, const tw_tensor_t *read)
     return from < a.bytes || b.bytes > size || from > size - b.bytes;
 }
 
+static bool overlap(const tw_tensor_t *written, const tw_tensor_t *other)
+{
+    if (!written || !other || twi_tensor_elements(written) == 0 || twi_tensor_elements(other) == 0)
+        return false;
+    return meet(span_of(written, 0), span_of(other, 0)) && rows_meet(written, other);
+}
+
 tw_status_t twi_api_check_apart(const tw_tensor_t *written, const char *written_name, const tw_tensor_t *read,
                                 const char *read_name)
 {
-    if (!read || twi_tensor_elements(written) == 0 || twi_tensor_elements(read) == 0)
-        return TW_OK;
-    TW_REQUIRE(!meet(span_of(written, 0), span_of(read, 0)) || !rows_meet(written, read),
-               "%s at %p overlaps %s at %p, which is read", written_name, twi_tensor_data(written), read_name,
-               twi_tensor_data(read));
+    TW_REQUIRE(!overlap(written, read), "%s at %p overlaps %s at %p, which is read", written_name,
+               twi_tensor_data(written), read_name, twi_tensor_data(read));
+    return TW_OK;
+}
+
+tw_status_t twi_api_check_outputs_apart(const tw_tensor_t *a, const char *a_name, const tw_tensor_t *b,
+                                        const char *b_name)
+{
+    TW_REQUIRE(!overlap(a, b), "%s at %p overlaps %s at %p, and both are written", a_name, twi_tensor_data(a), b_name,
+               twi_tensor_data(b));
     return TW_OK;
 }
 

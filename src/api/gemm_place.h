@@ -11,9 +11,19 @@
  */
 tw_status_t twi_api_row_distance(const tw_tensor_t *tensor, const char *name, const char *along, int64_t *distance_out);
 
+/*
+ * A checked tensor of two dimensions or more that is written: rows at one distance that share nothing.
+ * `along` names its last size.
+ */
+tw_status_t twi_api_written_rows(const tw_tensor_t *tensor, const char *name, const char *along, int64_t *distance_out);
+
 /* `written` must not share a byte with `read`; rows of both may alternate. */
 tw_status_t twi_api_check_apart(const tw_tensor_t *written, const char *written_name, const tw_tensor_t *read,
                                 const char *read_name);
+
+/* Neither must two tensors that are written; either may be NULL. */
+tw_status_t twi_api_check_outputs_apart(const tw_tensor_t *a, const char *a_name, const tw_tensor_t *b,
+                                        const char *b_name);
 
 /* The same for plain memory. */
 tw_status_t twi_api_check_apart_bytes(const tw_tensor_t *written, const char *written_name, const void *read,

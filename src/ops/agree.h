@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_OPS_AGREE_H
+#define TWI_OPS_AGREE_H
+/* The entry of a call, by which ranks see that they call the same thing (ops_agree.c). */
+#include "ops/op.h"
+
+/* Fills op->entry from the problem and the plan; `m`: -1 where the ranks' may differ. */
+void twi_entry_fill(twi_op_t *op, int64_t m);
+
+/* Shows the entry, and op->lists in the first slot, to the peers. */
+void twi_entry_publish(twi_op_t *op);
+
+/* Whether a rank that has entered calls the same. */
+bool twi_entry_agrees(const twi_op_t *op, int rank);
+
+/* TW_ERR_DIVERGED, and how the calls differ. */
+tw_status_t twi_entry_differs(const twi_op_t *op, int rank);
+
+#endif

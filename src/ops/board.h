@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_OPS_BOARD_H
+#define TWI_OPS_BOARD_H
+/*
+ * What the ranks of a communicator show each other of their operators: a board in every window, and
+ * slots behind it. All operators of a communicator are numbered alike on all ranks: the call.
+ *
+ * Words of the board only grow. A word counts what is finished of the call at hand: TWI_CALL_EPOCH(call,
+ * count), so that the next call needs no reset. The owner stores them (release), peers load them (acquire):
+ *     entered  the entry of the call is there, and its count lists in the slot of its first round
+ *     sent     so many units of the slots can be read: partial results, or rows of the left matrix
+ *     result   so many units of finished results can be read
+ *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
+ *
+ * A rank writes to its own window only. A slot holds one round of a call; its memory may be used again
+ * when every rank's `taken` has passed that round (ops_slots.c):
+ *     owner: loads taken of all ranks (acquire), writes the slot and its place, stores sent or result (release)
+ *     peer:  loads sent or result (acquire), reads place and slot, stores taken (release)
+ * Checked by tests/model/ops.pml.
+ *
+ * Two entries and two sets of places suffice: who fills those of call c has ended call c-1, for which it
+ * saw that all ranks entered c-1, and so had ended c-2.
+ */
+#include "transport/transport.h"
+
+#define TWI_CALL_UNIT_BITS 24u
+#define TWI_CALL_UNITS_MAX ((INT64_C(1) << TWI_CALL_UNIT_BITS) - 1)
+#define TWI_CALL_EPOCH(call, count) ((uint64_t)(call) << TWI_CALL_UNIT_BITS | (uint64_t)(count))
+#define TWI_SLOTS_LIVE 8 /* rounds of a rank that are not taken yet */
+
+/* What a rank calls: all that has to agree, in words that a message can show. */
+typedef struct twi_call_entry {
+    uint64_t hash;  /* of the rest */
+    uint32_t kind;  /* twi_op_kind_t */
+    uint32_t types; /* twi_gemm_kind_t << 16 | type of the result << 8 | weights are int8 */
+    uint32_t wire;
+    int32_t rounds; /* as asked for */
+    int64_t m;      /* -1: need not agree */
+    int64_t k, n;
+    int64_t experts; /* 0: not grouped */
+    char kernel[48]; /* its name: tiles are of its shape */
+} twi_call_entry_t;
+
+typedef struct twi_ops_board {
+    _Alignas(TWI_LINE) _Atomic uint64_t entered;
+    _Alignas(TWI_LINE) _Atomic uint64_t sent;
+    _Alignas(TWI_LINE) _Atomic uint64_t result;
+    _Alignas(TWI_LINE) _Atomic uint64_t taken;
+    _Alignas(TWI_LINE) twi_call_entry_t calls[2];          /* [call % 2] */
+    _Alignas(TWI_LINE) uint64_t places[2][TWI_SLOTS_LIVE]; /* [call % 2][round % LIVE]: bytes from the first slot */
+} twi_ops_board_t;
+
+static inline twi_ops_board_t *twi_board(const twi_transport_t *t, int rank)
+{
+    return (twi_ops_board_t *)(void *)twi_transport_at(t, rank, t->layout.ops_board);
+}
+
+static inline uint64_t twi_board_load(const _Atomic uint64_t *word)
+{
+    return atomic_load_explicit(word, memory_order_acquire);
+}
+
+static inline void twi_board_store(_Atomic uint64_t *word, uint64_t value)
+{
+    atomic_store_explicit(word, value, memory_order_release);
+}
+
+/* The slot of a round of `rank`, once its `sent`, `result` or `entered` says that it is there. */
+static inline char *twi_board_slot(const twi_transport_t *t, int rank, uint64_t call, int64_t round)
+{
+    const uint64_t place = twi_board(t, rank)->places[call % 2][round % TWI_SLOTS_LIVE];
+    return (char *)twi_transport_at(t, rank, t->layout.ops + place);
+}
+
+#endif

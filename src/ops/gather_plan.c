@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How all_gather_mm and alltoallv_gmm are cut: rows of the product by source, strips, queues. See gather.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sizes.h"
+#include "ops/gather.h"
+
+/* A strip ends where the rows of a source do if it has as many as this. */
+enum { STRIP_LEAST = 128 };
+
+/* ---- Rows -------------------------------------------------------------------------------------- */
+
+static void fill_counts(const twi_op_t *op, gather_t *g)
+{
+    const int64_t e = g->experts;
+    int64_t to = 0;
+    for (int64_t j = 0; j < e; j++)
+        for (int s = 0; s < op->size; s++) {
+            const int64_t at = s * e + j;
+            g->count[at] = g->grouped ? twi_counts_of(op, &g->counts, op->rank, 1)[at] : op->problem.product.m;
+            g->to[at] = to;
+            to += g->count[at];
+        }
+}
+
+/* Where the rows that a source has for us begin; not grouped: all of them are. */
+static void fill_source(const twi_op_t *op, gather_t *g, int source)
+{
+    const int64_t e = g->experts;
+    if (!g->grouped) {
+        g->shown[source] = twi_gather_shown(op, g, op->problem.product.m);
+        return;
+    }
+    const int64_t *send = twi_counts_of(op, &g->counts, source, 0);
+    g->shown[source] = twi_gather_shown(op, g, twi_counts_before(send, e * op->size));
+    int64_t from = twi_counts_before(send, op->rank * e);
+    for (int64_t j = 0; j < e; j++) {
+        g->from[source * e + j] = from;
+        from += send[op->rank * e + j];
+    }
+}
+
+/* Direct, or copied if some source needs several rounds. */
+static tw_status_t settle(twi_op_t *op, gather_t *g)
+{
+    bool several = g->only_rows;
+    for (int s = 0; s < op->size; s++)
+        several |= op->size > 1 && g->shown[s].rounds > 1;
+    if (several && !g->copy) {
+        const twi_gemm_problem_t *product = &op->problem.product;
+        const int64_t last = g->experts * op->size - 1;
+        g->copy_ld = product->k;
+        if (!twi_buffer_grow(&g->copy_memory, (size_t)((g->to[last] + g->count[last]) * g->row_bytes) + 1))
+            return twi_fail(TW_ERR_NO_MEMORY, "no memory for a copy of the rows");
+        g->copy = g->copy_memory.data;
+    }
+    for (int s = 0; several && s < op->size; s++) {
+        free((void *)g->copied[s]);
+        g->copied[s] = calloc((size_t)g->shown[s].rounds, sizeof *g->copied[s]);
+        if (!g->copied[s])
+            return twi_fail(TW_ERR_NO_MEMORY, "no memory to count %lld rounds", (long long)g->shown[s].rounds);
+    }
+    atomic_store_explicit(&g->how, several ? GATHER_COPIED : GATHER_DIRECT, memory_order_release);
+    return TW_OK;
+}
+
+static bool copies_from(const twi_op_t *op, const gather_t *g, int source)
+{
+    return source != op->rank || g->only_rows;
+}
+
+/* With copies, a round of a source has been read when it has been copied. */
+static tw_status_t count_reads(twi_op_t *op, gather_t *g)
+{
+    int64_t rounds = 1;
+    for (int s = 0; s < op->size; s++)
+        rounds = g->shown[s].rounds > rounds ? g->shown[s].rounds : rounds;
+    twi_reads_destroy(&op->reads);
+    TW_TRY(twi_reads_create(&op->reads, rounds));
+    for (int s = 0; s < op->size; s++)
+        for (int64_t i = 0; copies_from(op, g, s) && i < g->shown[s].rounds; i++)
+            op->reads.items[i]++;
+    return TW_OK;
+}
+
+tw_status_t twi_gather_meet(twi_op_t *op, gather_t *g)
+{
+    TW_TRY(twi_counts_agree(op, &g->counts));
+    for (int s = 0; s < op->size; s++)
+        fill_source(op, g, s);
+    return settle(op, g);
+}
+
+/* ---- Strips ------------------------------------------------------------------------------------ */
+
+/* How late the last rows of a strip come: 0 ours, 1 those of rank+1, ... */
+static void latest(void *arg, int source, int64_t row, int64_t to, int64_t rows)
+{
+    int64_t *found = arg; /* latest so far, rank, size */
+    (void)row;
+    (void)to;
+    (void)rows;
+    const int64_t distance = (source - found[1] + found[2]) % found[2];
+    found[0] = distance > found[0] ? distance : found[0];
+}
+
+static int64_t queue_of(const twi_op_t *op, const gather_t *g, const gather_strip_t *strip)
+{
+    int64_t found[3] = {0, op->rank, op->size};
+    twi_gather_each(op, g, strip, latest, found);
+    return found[0];
+}
+
+/* Cuts the rows of an expert; returns the number of strips, and stores them if there is a place. */
+static int64_t cut_group(const twi_op_t *op, const gather_t *g, int group, gather_strip_t *strips)
+{
+    const int64_t e = g->experts;
+    int64_t n = 0;
+    gather_strip_t at = {.group = group, .row = g->to[group]};
+    for (int s = 0; s < op->size; s++) {
+        const int64_t end = g->to[s * e + group] + g->count[s * e + group];
+        for (at.rows = end - at.row; at.rows >= TWI_STRIP_ROWS; at.rows = end - at.row) {
+            at.rows = TWI_STRIP_ROWS;
+            if (strips)
+                strips[n] = at;
+            n++;
+            at.row += TWI_STRIP_ROWS;
+        }
+        const bool last = s == op->size - 1;
+        if (at.rows > 0 && (last || (g->schedule.fused && at.rows >= STRIP_LEAST))) {
+            if (strips)
+                strips[n] = at;
+            n++;
+            at.row = end;
+        }
+    }
+    return n;
+}
+
+static int64_t cut_all(const twi_op_t *op, const gather_t *g, gather_strip_t *strips)
+{
+    int64_t n = 0;
+    for (int64_t j = 0; j < g->experts; j++)
+        n += cut_group(op, g, (int)j, strips ? strips + n : NULL);
+    return n;
+}
+
+/* Sorts strips by queue, keeping their order within each. */
+static tw_status_t sort_strips(const twi_op_t *op, gather_t *g)
+{
+    gather_strip_t *cut = calloc((size_t)g->n_strips + 1, sizeof *cut);
+    if (!cut)
+        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld strips", (long long)g->n_strips);
+    (void)cut_all(op, g, cut);
+    int64_t n = 0;
+    for (int q = 0; q < op->size; q++) {
+        g->queue_first[q] = n;
+        for (int64_t i = 0; i < g->n_strips; i++)
+            if (queue_of(op, g, &cut[i]) == q)
+                g->strips[n++] = cut[i];
+    }
+    g->queue_first[op->size] = n;
+    free(cut);
+    return TW_OK;
+}
+
+/* ---- All of it --------------------------------------------------------------------------------- */
+
+static tw_status_t allocate(const twi_op_t *op, gather_t *g)
+{
+    const size_t size = (size_t)op->size, table = size * (size_t)g->experts;
+    g->shown = calloc(size, sizeof *g->shown);
+    g->count = calloc(table, sizeof *g->count);
+    g->from = calloc(table, sizeof *g->from);
+    g->to = calloc(table, sizeof *g->to);
+    g->copied = calloc(size, sizeof *g->copied);
+    g->queue_first = calloc(size + 1, sizeof *g->queue_first);
+    const bool ok = g->shown && g->count && g->from && g->to && g->copied && g->queue_first;
+    return ok ? TW_OK : twi_fail(TW_ERR_NO_MEMORY, "no memory for the rows of %zu ranks", size);
+}
+
+static void choose(twi_op_t *op, gather_t *g)
+{
+    const int64_t last = g->experts * op->size - 1, rows = g->to[last] + g->count[last];
+    const twi_model_args_t args = {
+        .plan = &op->plan,
+        .rows = rows,
+        .shard_rows = rows / op->size,
+        .wire_bytes = rows * g->row_bytes,
+        .most_rounds = 1,
+        .slots_bytes = op->ops->slots_bytes,
+        .size = op->size,
+        .wish = op->problem.rounds,
+    };
+    /* How strips are cut is this rank's own affair: ranks need not decide alike. */
+    g->schedule = twi_model_choose(&args);
+    g->schedule.rounds = g->shown[op->rank].rounds;
+}
+
+tw_status_t twi_gather_plan(twi_op_t *op, gather_t *g)
+{
+    TW_TRY(allocate(op, g));
+    if (op->problem.rows_out) {
+        g->copy = op->problem.rows_out;
+        g->copy_ld = op->problem.ld_rows_out;
+    }
+    fill_counts(op, g);
+    for (int s = 0; s < op->size; s++)
+        if (!g->grouped || s == op->rank)
+            fill_source(op, g, s);
+    choose(op, g);
+    const gather_rows_t *own = &g->shown[op->rank];
+    const int64_t rows_bytes = twi_round_up(own->per_round * g->row_bytes, TWI_OPS_LINE);
+    op->n_rounds = op->size > 1 ? own->rounds : 1;
+    op->slot_bytes_each = (size_t)g->head;
+    if (op->size > 1)
+        op->slot_bytes_each += (size_t)(rows_bytes + own->per_round * g->token_bytes);
+    if (op->slot_bytes_each > op->ops->slots_bytes)
+        return twi_fail(TW_ERR_NO_MEMORY, "%s needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu", op->class->name,
+                        op->slot_bytes_each, op->ops->slots_bytes);
+    g->n_strips = op->problem.product.n > 0 ? cut_all(op, g, NULL) : 0;
+    g->strips = calloc((size_t)g->n_strips + 1, sizeof *g->strips);
+    if (!g->strips)
+        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld strips", (long long)g->n_strips);
+    if (g->n_strips > 0)
+        TW_TRY(sort_strips(op, g));
+    return g->grouped ? TW_OK : settle(op, g);
+}
+
+tw_status_t twi_gather_reads(twi_op_t *op, gather_t *g)
+{
+    if (atomic_load_explicit(&g->how, memory_order_relaxed) == GATHER_COPIED)
+        return count_reads(op, g);
+    return TW_OK;
+}
+
+void twi_gather_drop(const twi_op_t *op, gather_t *g)
+{
+    twi_products_destroy(&g->products);
+    twi_products_destroy(&g->shared);
+    twi_counts_destroy(&g->counts);
+    twi_buffer_drop(&g->copy_memory);
+    for (int s = 0; g->copied && s < op->size; s++)
+        free((void *)g->copied[s]);
+    free((void *)g->copied);
+    free(g->shown);
+    free(g->count);
+    free(g->from);
+    free(g->to);
+    free(g->queue_first);
+    free(g->strips);
+    free(g->token);
+}

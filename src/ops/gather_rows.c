@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the rows of all sources are, and how they get into panels. See gather.h. */
+#include <string.h>
+
+#include "base/sizes.h"
+#include "ops/gather.h"
+
+static int64_t bytes_per_row(const gather_t *g)
+{
+    return g->row_bytes + g->token_bytes;
+}
+
+gather_rows_t twi_gather_shown(const twi_op_t *op, const gather_t *g, int64_t n)
+{
+    const int64_t each = bytes_per_row(g) > 0 ? bytes_per_row(g) : 1;
+    /* half of the slots, and a line for what is rounded up */
+    const int64_t half = (int64_t)(op->ops->slots_bytes / 2) - g->head - TWI_LINE, fit = half / each;
+    const int64_t wish = op->problem.rounds > 1 ? twi_ceil_div(n, op->problem.rounds) : n;
+    gather_rows_t shown = {.n = n, .per_round = wish < fit ? wish : fit};
+    if (shown.per_round > TWI_STRIP_ROWS)
+        shown.per_round -= shown.per_round < n ? shown.per_round % TWI_STRIP_ROWS : 0;
+    shown.per_round = shown.per_round > 0 ? shown.per_round : 1;
+    shown.rounds = n > 0 ? twi_ceil_div(n, shown.per_round) : 1;
+    return shown;
+}
+
+int64_t twi_gather_units(const gather_rows_t *shown, int64_t row)
+{
+    const int64_t round = row / shown->per_round;
+    return round * twi_ceil_div(shown->per_round, TWI_STRIP_ROWS) + row % shown->per_round / TWI_STRIP_ROWS + 1;
+}
+
+char *twi_gather_row(const twi_op_t *op, const gather_t *g, int source, int64_t row)
+{
+    const gather_rows_t *shown = &g->shown[source];
+    const int64_t round = row / shown->per_round, head = round == 0 ? g->head : 0;
+    return twi_op_slot(op, source, round) + head + row % shown->per_round * g->row_bytes;
+}
+
+float *twi_gather_token(const twi_op_t *op, const gather_t *g, int source, int64_t row)
+{
+    const gather_rows_t *shown = &g->shown[source];
+    const int64_t round = row / shown->per_round, head = round == 0 ? g->head : 0;
+    const int64_t at = head + twi_round_up(shown->per_round * g->row_bytes, TWI_OPS_LINE);
+    return (float *)(void *)(twi_op_slot(op, source, round) + at) + row % shown->per_round;
+}
+
+/* A row of a source where it is now, and the bytes from there to the next one. */
+static const char *row_now(const twi_op_t *op, const gather_t *g, int source, int64_t row, int64_t *step_out)
+{
+    const twi_gemm_problem_t *product = &op->problem.product;
+    if (source != op->rank) {
+        *step_out = g->row_bytes;
+        return twi_gather_row(op, g, source, row);
+    }
+    *step_out = product->lda * twi_gemm_kind_bytes(product->kind);
+    return (const char *)product->a + row * *step_out;
+}
+
+static void copy_rows(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t rows, int64_t bytes)
+{
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(dst + i * dst_step, src + i * src_step, (size_t)bytes);
+}
+
+static void copy_tokens(const twi_op_t *op, gather_t *g, int source, int64_t row, int64_t to, int64_t rows)
+{
+    if (!g->token)
+        return;
+    const float *from = source == op->rank ? g->own_token + row : twi_gather_token(op, g, source, row);
+    memcpy(g->token + to, from, (size_t)rows * sizeof *from);
+}
+
+void twi_gather_copy(const twi_op_t *op, gather_t *g, int source, int64_t row, int64_t to, int64_t rows)
+{
+    int64_t step;
+    const char *from = row_now(op, g, source, row, &step);
+    const int64_t copy_step = g->copy_ld * twi_gemm_kind_bytes(op->problem.product.kind);
+    copy_rows(g->copy + to * copy_step, copy_step, from, step, rows, g->row_bytes);
+    copy_tokens(op, g, source, row, to, rows);
+}
+
+void twi_gather_each(const twi_op_t *op, const gather_t *g, const gather_strip_t *strip, twi_gather_each_fn each,
+                     void *arg)
+{
+    for (int s = 0; s < op->size; s++) {
+        const int64_t at = s * g->experts + strip->group, first = g->to[at], end = first + g->count[at];
+        const int64_t from = first > strip->row ? first : strip->row;
+        const int64_t strip_end = strip->row + strip->rows, to = end < strip_end ? end : strip_end;
+        if (from < to)
+            each(arg, s, g->from[at] + from - first, from, to - from);
+    }
+}
+
+/* ---- Packing ----------------------------------------------------------------------------------- */
+
+typedef struct packing {
+    twi_op_t *op;
+    gather_t *g;
+    char *rows; /* where they are put together, */
+    int64_t step;
+    int64_t first;    /* from this row of the product on */
+    const char *only; /* or, if all are of one source, where they are */
+    int64_t only_step;
+    int64_t wanted; /* rows */
+} packing_t;
+
+/* Where rows of a source come from: its slot, our own matrix, or the copy. */
+static const char *source_of(const packing_t *p, int source, int64_t row, int64_t to, int64_t *step_out)
+{
+    const gather_t *g = p->g;
+    if (source != p->op->rank && atomic_load_explicit(&g->how, memory_order_acquire) == GATHER_COPIED) {
+        *step_out = g->copy_ld * twi_gemm_kind_bytes(p->op->problem.product.kind);
+        return g->copy + to * *step_out;
+    }
+    return row_now(p->op, g, source, row, step_out);
+}
+
+static void put_together(void *arg, int source, int64_t row, int64_t to, int64_t rows)
+{
+    packing_t *p = arg;
+    const bool copied =
+        source != p->op->rank && atomic_load_explicit(&p->g->how, memory_order_acquire) == GATHER_COPIED;
+    int64_t step;
+    const char *from = source_of(p, source, row, to, &step);
+    if (!copied)
+        copy_tokens(p->op, p->g, source, row, to, rows);
+    if (rows == p->wanted && !p->op->problem.rows_out) {
+        p->only = from;
+        p->only_step = step;
+        return;
+    }
+    char *dst = p->rows + (to - p->first) * p->step;
+    if (dst != from)
+        copy_rows(dst, p->step, from, step, rows, p->g->row_bytes);
+}
+
+void twi_gather_pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t first, int rows, void *dst,
+                     twi_op_worker_t *worker)
+{
+    gather_t *g = op->state;
+    const int64_t item_bytes = twi_gemm_kind_bytes(op->problem.product.kind);
+    packing_t p = {
+        .op = op, .g = g, .rows = worker->rows, .step = g->row_bytes, .first = strip->row + first, .wanted = rows};
+    if (op->problem.rows_out) {
+        p.step = op->problem.ld_rows_out * item_bytes;
+        p.rows = (char *)op->problem.rows_out + p.first * p.step;
+    }
+    const gather_strip_t part = {.group = strip->group, .row = p.first, .rows = rows};
+    twi_gather_each(op, g, &part, put_together, &p);
+    const char *from = p.only ? p.only : p.rows;
+    const int64_t step = p.only ? p.only_step : p.step;
+    twi_gemm_pack_rows(&op->plan, from, item_bytes > 0 ? step / item_bytes : 0, rows, dst);
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_OPS_MM_REDUCE_H
+#define TWI_OPS_MM_REDUCE_H
+/*
+ * What mm_reduce_scatter and mm_all_reduce share: partial results go to the slots of the rank that
+ * computed them, and the owner of a row sums those of all ranks, in the order of the ranks.
+ *
+ * Rounds are ranges of columns, so that a round has rows of all owners and every rank something to do.
+ * Fused, a strip of rows belongs to one owner. A rank computes the strips of rank+1 first and its own
+ * when the partials of all peers are there: then they are added while the tile is in cache. When there is
+ * nothing else left to compute it goes ahead, and panels whose partials come too late are summed later.
+ * Not fused, strips are cut without regard to owners, and everything is summed after the product.
+ *
+ * The result of mm_all_reduce takes the place of the owner's own partial, where peers copy it from.
+ */
+#include "coll/reduce.h"
+#include "ops/model.h"
+#include "ops/panels.h"
+#include "ops/products.h"
+#include "quant/quant_wire.h"
+
+typedef struct mm_strip {
+    int64_t row, rows; /* of the product */
+    int64_t before;    /* rows before it in a slot */
+} mm_strip_t;
+
+/* Rows of the result that one rank sums. */
+typedef struct mm_share {
+    int64_t row, rows;
+    int64_t first, n; /* strips that have some of them: numbers in `owned` */
+} mm_share_t;
+
+/* How far an own item is: stored (release) by who computes it, loaded (acquire) by who sums it. */
+enum { MM_TODO, MM_COMPUTED };
+
+typedef struct mm_reduce {
+    twi_schedule_t schedule;
+    bool gathers;    /* mm_all_reduce with a second leg: results are copied from their owners */
+    bool everything; /* mm_all_reduce where every rank sums all rows */
+    bool defer;      /* own partials always go to the slot first */
+    bool streams;    /* the result is written around the caches */
+    uint32_t out_type;
+    int64_t wire_bytes, out_bytes; /* of an element */
+    int64_t round_cols;            /* but for the last round */
+    twi_products_t products;
+    mm_strip_t *strips; /* in the order of the slots; the same on all ranks */
+    int64_t n_strips;
+    int64_t *sends; /* strips that this rank computes for others, in that order */
+    int64_t n_sends;
+    int64_t *owned;             /* strips by share */
+    mm_share_t *shares;         /* [size] */
+    int64_t *needed;            /* [own strips][size]: which of a peer's sends it is */
+    _Atomic uint8_t *own;       /* [rounds][own strips][chunks] MM_... */
+    int64_t *late;              /* the same: columns whose partials were not there yet; written before `own` */
+    _Atomic int32_t *send_left; /* [rounds][sends] chunks to compute */
+    _Atomic int32_t *own_left;  /* [rounds][own strips] chunks to sum */
+    twi_reduce_fn reduce;
+    twi_copy_rows_fn copy_rows;
+    const twi_wire_kernels_t *wire;
+} mm_reduce_t;
+
+/* mm_reduce_plan.c: schedule and tables. `owner_rows`: rows of a rank's share, 0: as it is best. */
+tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows);
+void twi_mm_reduce_drop(mm_reduce_t *r);
+
+static inline int64_t twi_mm_round_col(const mm_reduce_t *r, int64_t round)
+{
+    return round * r->round_cols;
+}
+
+static inline int64_t twi_mm_round_cols(const twi_op_t *op, const mm_reduce_t *r, int64_t round)
+{
+    const int64_t left = op->problem.product.n - twi_mm_round_col(r, round);
+    return left < r->round_cols ? left : r->round_cols;
+}
+
+/* mm_reduce_tiles.c: what happens to tiles. */
+
+/* The tiles of a strip in one round, as one worker sees them. Columns in it count from the round's first one on. */
+typedef struct mm_tiles {
+    twi_op_t *op;
+    mm_reduce_t *r;
+    twi_op_worker_t *worker;
+    const mm_strip_t *strip;
+    int64_t round, col, cols; /* col: of the product */
+    char *own;                /* the strip in our slot */
+    const char **bases;       /* [size] the strip in everybody's, if they are all there */
+    int64_t index;            /* of an own strip, else -1 */
+    bool fused;               /* partials of the peers are added at once */
+    int64_t late;             /* columns before it was so */
+    twi_panels_t *aside;      /* results to be copied on the side, or NULL */
+} mm_tiles_t;
+
+mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t strip, int64_t round, twi_op_worker_t *worker);
+/* For the product of the strip. */
+extern const twi_gemm_hook_t twi_mm_reduce_hook;
+/* Sums partials of some rows and columns; all of them are in slots. */
+void twi_mm_tiles_sum(mm_tiles_t *tiles, int64_t first, int64_t rows, int64_t col, int64_t cols);
+/* The way of results of some rows from their owner. */
+twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, int owner, int64_t first, int64_t rows);
+/* Results of the int8 wire. */
+void twi_mm_tiles_dequantise(const mm_tiles_t *tiles, int owner, int64_t first, int64_t rows);
+
+/* Whether the partials of all peers are there. */
+bool twi_mm_partials_there(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64_t round);
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How mm_reduce_scatter and mm_all_reduce are cut: shares, strips, rounds, and the order of work. See mm_reduce.h. */
+#include <stdlib.h>
+
+#include "base/sizes.h"
+#include "ops/mm_reduce.h"
+
+enum {
+    ROUNDS = 4,                 /* of mm_all_reduce, so that results are copied while others are computed, */
+    ROUND_COLUMNS = 512,        /* if each has so many columns */
+    EVERYTHING_BYTES = 1 << 20, /* of all partials: up to here every rank sums all rows, which saves a leg */
+};
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- Schedule ---------------------------------------------------------------------------------- */
+
+static int64_t useful_rounds(const mm_reduce_t *r, int64_t n)
+{
+    const int64_t rounds = n / ROUND_COLUMNS;
+    return r->gathers && rounds > 1 ? least(rounds, ROUNDS) : 1;
+}
+
+static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
+{
+    const twi_gemm_problem_t *product = &op->problem.product;
+    const int64_t all = product->m * product->n * r->wire_bytes;
+    const int64_t second = r->gathers ? product->m * product->n * r->out_bytes : 0;
+    const twi_model_args_t args = {
+        .plan = &op->plan,
+        .rows = product->m,
+        .shard_rows = share_rows,
+        .bytes = all,
+        .wire_bytes = all + second,
+        .most_rounds = useful_rounds(r, product->n),
+        .slots_bytes = op->ops->slots_bytes,
+        .size = op->size,
+        .wish = op->problem.rounds,
+    };
+    r->schedule = twi_model_choose(&args);
+    r->defer = !r->schedule.fused;
+    /* What does not fit as a whole is cut as if it were fused. */
+    if (r->schedule.rounds > 1)
+        r->schedule.fused = true;
+    const bool small = !r->schedule.fused && all * op->size <= EVERYTHING_BYTES;
+    r->everything = r->gathers && (op->size == 1 || small);
+    r->gathers = r->gathers && !r->everything;
+}
+
+static void cut_columns(twi_op_t *op, mm_reduce_t *r)
+{
+    const int64_t n = op->problem.product.n, nr = op->plan.kernel->nr;
+    r->round_cols = twi_round_up(twi_ceil_div(n, r->schedule.rounds), nr);
+    if (r->round_cols > 0)
+        r->schedule.rounds = twi_ceil_div(n, r->round_cols);
+    op->n_rounds = r->schedule.rounds;
+    op->slot_bytes_each = (size_t)(op->problem.product.m * least(r->round_cols, n) * r->wire_bytes);
+}
+
+/* ---- Strips ------------------------------------------------------------------------------------ */
+
+static void cut_shares(const twi_op_t *op, mm_reduce_t *r, int64_t rows)
+{
+    const int64_t m = op->problem.product.m;
+    for (int d = 0; d < op->size; d++) {
+        const int64_t first = r->everything ? 0 : least(d * rows, m);
+        r->shares[d] = (mm_share_t){.row = first, .rows = least(rows, m - first)};
+    }
+}
+
+static int64_t strips_of(int64_t rows)
+{
+    return twi_ceil_div(rows, TWI_STRIP_ROWS);
+}
+
+static int64_t count_strips(const twi_op_t *op, const mm_reduce_t *r)
+{
+    int64_t n = 0;
+    for (int d = 0; r->schedule.fused && d < op->size; d++)
+        n += strips_of(r->shares[d].rows);
+    return r->schedule.fused ? n : strips_of(op->problem.product.m);
+}
+
+static int64_t add_strips(mm_reduce_t *r, int64_t n, int64_t row, int64_t rows)
+{
+    for (const int64_t end = row + rows; row < end; row += TWI_STRIP_ROWS)
+        r->strips[n++] = (mm_strip_t){.row = row, .rows = least(end - row, TWI_STRIP_ROWS), .before = row};
+    return n;
+}
+
+static void fill_strips(const twi_op_t *op, mm_reduce_t *r)
+{
+    if (!r->schedule.fused) {
+        (void)add_strips(r, 0, 0, op->problem.product.m);
+        return;
+    }
+    int64_t n = 0;
+    for (int d = 0; d < op->size; d++)
+        n = add_strips(r, n, r->shares[d].row, r->shares[d].rows);
+}
+
+/* Whether some rows of a strip are in a share. */
+static bool has_share(const mm_strip_t *strip, const mm_share_t *share)
+{
+    return strip->row < share->row + share->rows && share->row < strip->row + strip->rows;
+}
+
+static int64_t list_owned(const twi_op_t *op, mm_reduce_t *r, int64_t *owned)
+{
+    int64_t n = 0;
+    for (int d = 0; d < op->size; d++) {
+        const int64_t first = n;
+        for (int64_t s = 0; s < r->n_strips; s++)
+            if (has_share(&r->strips[s], &r->shares[d])) {
+                if (owned)
+                    owned[n] = s;
+                n++;
+            }
+        r->shares[d].first = first;
+        r->shares[d].n = n - first;
+    }
+    return n;
+}
+
+/* ---- Order ------------------------------------------------------------------------------------- */
+
+/* What this rank computes for others in a round: the strips of rank+1 first. */
+static void list_sends(const twi_op_t *op, mm_reduce_t *r)
+{
+    if (!r->schedule.fused) {
+        for (; r->n_sends < r->n_strips; r->n_sends++)
+            r->sends[r->n_sends] = r->n_sends;
+        return;
+    }
+    for (int step = 1; step < op->size; step++) {
+        const mm_share_t *share = &r->shares[(op->rank + step) % op->size];
+        for (int64_t i = 0; i < share->n; i++)
+            r->sends[r->n_sends++] = r->owned[share->first + i];
+    }
+}
+
+/* Which of the sends of each peer our strips are. */
+static void fill_needed(const twi_op_t *op, mm_reduce_t *r)
+{
+    for (int p = 0; r->schedule.fused && p < op->size; p++) {
+        int64_t before = 0;
+        for (int step = 1; step < op->size && (p + step) % op->size != op->rank; step++)
+            before += r->shares[(p + step) % op->size].n;
+        for (int64_t i = 0; i < r->shares[op->rank].n; i++)
+            r->needed[i * op->size + p] = before + i;
+    }
+}
+
+/* ---- All of it --------------------------------------------------------------------------------- */
+
+static tw_status_t allocate(const twi_op_t *op, mm_reduce_t *r)
+{
+    const size_t all = (size_t)list_owned(op, r, NULL) + 1, rounds = (size_t)r->schedule.rounds;
+    const size_t own = (size_t)r->shares[op->rank].n + 1, chunks = (size_t)r->products.n_chunks;
+    const size_t strips = (size_t)r->n_strips + 1;
+    r->owned = calloc(all, sizeof *r->owned);
+    r->sends = calloc(strips, sizeof *r->sends);
+    r->needed = calloc(own * (size_t)op->size, sizeof *r->needed);
+    r->own = calloc(rounds * own * chunks, sizeof *r->own);
+    r->late = calloc(rounds * own * chunks, sizeof *r->late);
+    r->own_left = calloc(rounds * own, sizeof *r->own_left);
+    r->send_left = calloc(rounds * strips, sizeof *r->send_left);
+    const bool ok = r->owned && r->sends && r->needed && r->own && r->late && r->own_left && r->send_left;
+    if (!ok)
+        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %zu strips", all);
+    (void)list_owned(op, r, r->owned);
+    return TW_OK;
+}
+
+/* Shares of whole tiles where strips belong to one owner, otherwise as even as they can be. */
+static int64_t share_rows(const twi_op_t *op, const mm_reduce_t *r, int64_t owner_rows)
+{
+    const int64_t m = op->problem.product.m, even = twi_ceil_div(m, op->size);
+    if (r->everything)
+        return m;
+    if (owner_rows > 0)
+        return owner_rows;
+    return r->schedule.fused ? twi_round_up(even, op->plan.kernel->mr) : even;
+}
+
+tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
+{
+    r->shares = calloc((size_t)op->size, sizeof *r->shares);
+    if (!r->shares)
+        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %d shares", op->size);
+    choose(op, r, owner_rows > 0 ? owner_rows : twi_ceil_div(op->problem.product.m, op->size));
+    cut_columns(op, r);
+    cut_shares(op, r, share_rows(op, r, owner_rows));
+    r->n_strips = count_strips(op, r);
+    r->strips = calloc((size_t)r->n_strips + 1, sizeof *r->strips);
+    if (!r->strips)
+        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld strips", (long long)r->n_strips);
+    fill_strips(op, r);
+    if (op->slot_bytes_each > op->ops->slots_bytes)
+        return twi_fail(TW_ERR_NO_MEMORY, "%s needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu", op->class->name,
+                        op->slot_bytes_each, op->ops->slots_bytes);
+    TW_TRY(twi_products_create(op, &r->products, r->n_strips, r->schedule.rounds, r->round_cols));
+    TW_TRY(allocate(op, r));
+    list_sends(op, r);
+    fill_needed(op, r);
+    return TW_OK;
+}
+
+void twi_mm_reduce_drop(mm_reduce_t *r)
+{
+    twi_products_destroy(&r->products);
+    free(r->strips);
+    free(r->sends);
+    free(r->owned);
+    free(r->shares);
+    free(r->needed);
+    free((void *)r->own);
+    free(r->late);
+    free((void *)r->own_left);
+    free((void *)r->send_left);
+}

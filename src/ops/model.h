@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_OPS_MODEL_H
+#define TWI_OPS_MODEL_H
+/*
+ * The cost model: whether to fuse, and in how many rounds. A pure function of what all ranks agree on
+ * (the call's entry, the number of ranks, the bytes of slots), so that all decide alike; the number of
+ * workers, which each rank chooses for itself, is not part of it.
+ */
+#include "ops/op.h"
+
+typedef struct twi_schedule {
+    bool fused;
+    int64_t rounds;
+    double gemm_us, comm_us; /* what was estimated */
+    const char *why;         /* a constant */
+} twi_schedule_t;
+
+typedef struct twi_model_args {
+    const twi_gemm_plan_t *plan;
+    int64_t rows;        /* of the product, with k and n of the plan */
+    int64_t shard_rows;  /* that one rank computes for another, or gets from it */
+    int64_t bytes;       /* that a rank puts into slots in all */
+    int64_t wire_bytes;  /* that a rank reads from its peers in all */
+    int64_t most_rounds; /* that are of use, if slots do not ask for more */
+    size_t slots_bytes;
+    int size;
+    int wish; /* TW_ROUNDS_... */
+} twi_model_args_t;
+
+twi_schedule_t twi_model_choose(const twi_model_args_t *args);
+
+/* One line for twi_op_explain. */
+void twi_model_explain(const twi_op_t *op, const twi_schedule_t *schedule, char *text, size_t bytes);
+
+#endif

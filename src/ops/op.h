@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TWI_OPS_OP_H
+#define TWI_OPS_OP_H
+/*
+ * Insides of the operators, shared by the files of this folder only.
+ *
+ * An operator is a set of queues of items. An item is a piece of work for one worker: a product of a
+ * strip, a reduction, a copy. Items of a queue are taken in order, the first one as soon as nothing
+ * that it needs is lacking; a worker takes from the first queue that has such an item. So nobody waits
+ * while there is something to do, whatever the operator is. To add one: a row in ops.def and a file that
+ * fills a twi_op_class_t.
+ */
+#include <stdatomic.h>
+
+#include "base/lock.h"
+#include "base/pages.h"
+#include "ops/board.h"
+#include "ops/ops.h"
+
+enum {
+    TWI_STRIP_ROWS = 256, /* most rows of a strip: the unit in which ranks tell each other what is there */
+    TWI_OPS_LINE = 64,
+};
+
+/* ---- Workers ----------------------------------------------------------------------------------- */
+
+typedef struct twi_products twi_products_t;
+
+/* What a worker of the team has to itself. */
+typedef struct twi_op_worker {
+    int index;
+    twi_buffer_t memory;
+    char *gemm;                   /* of twi_gemm_strip */
+    char *panels;                 /* of the strip that it is at */
+    char *rows;                   /* mr rows of the left matrix, as they come */
+    char *tiles[3];               /* mr * nr elements of 4 bytes each */
+    const void **sources;         /* [size] */
+    const char **bases;           /* [size] */
+    const twi_products_t *packed; /* whose strip the panels are of, and which */
+    int64_t packed_strip;
+} twi_op_worker_t;
+
+/* ---- Queues ------------------------------------------------------------------------------------ */
+
+typedef struct twi_queue {
+    _Alignas(TWI_LINE) _Atomic int64_t next; /* first item that nobody has taken; relaxed: items are independent */
+    _Atomic int64_t n;                       /* may grow while another queue has items; release, acquire */
+    int peer;                                /* that it is about, or -1 */
+    /* Whether the item needs something that `rank` has not done yet, be it this rank. NULL: nothing, ever. */
+    bool (*lacks)(twi_op_t *op, int peer, int64_t item, int rank);
+    void (*run)(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
+} twi_queue_t;
+
+/* ---- Completion -------------------------------------------------------------------------------- */
+
+/*
+ * Units that workers finish in any order and that a word of the board counts in theirs. Workers store
+ * done[u] under the lock, so whoever moves the word has seen what all of them wrote.
+ */
+typedef struct twi_units {
+    _Atomic uint64_t *word;
+    twi_lock_t lock;
+    int64_t n;
+    int64_t next;
+    uint8_t *done; /* [n] */
+} twi_units_t;
+
+/* Rounds of which items still have something to read; `taken` follows the first one. */
+typedef struct twi_reads {
+    twi_lock_t lock;
+    int64_t n_rounds;
+    int64_t next;
+    int64_t *items; /* [n_rounds] in a run, */
+    int64_t *left;  /* and still to come */
+} twi_reads_t;
+
+/* ---- Operators --------------------------------------------------------------------------------- */
+
+typedef struct twi_op_class {
+    const char *name;
+    /* Chooses the schedule, fills plan, queues, units and reads, and op->state. Local. */
+    tw_status_t (*create)(twi_op_t *op);
+    void (*start)(twi_op_t *op); /* before a run; NULL: nothing to do */
+    void (*explain)(const twi_op_t *op, char *text, size_t bytes);
+    void (*destroy)(twi_op_t *op); /* frees op->state, which may be NULL */
+} twi_op_class_t;
+
+#define TW_OP(NAME, name) extern const twi_op_class_t twi_op_##name;
+#include "ops/ops.def"
+#undef TW_OP
+
+struct twi_op {
+    twi_ops_t *ops;
+    const twi_op_class_t *class;
+    twi_op_problem_t problem;
+    twi_transport_t *transport;
+    int rank, size;
+    twi_gemm_plan_t plan;
+    twi_gemm_plan_t shared_plan; /* of the shared expert */
+    void *state;                 /* of the class */
+
+    int64_t strip_rows;       /* most rows of a strip */
+    int64_t n_rounds;         /* of this rank's slots */
+    const size_t *slot_bytes; /* [n_rounds], or the same for all: */
+    size_t slot_bytes_each;
+    const void *lists; /* what the first slot begins with, before `entered` is stored; NULL: nothing */
+    size_t lists_bytes;
+    twi_call_entry_t entry;
+
+    twi_queue_t *queues; /* in the order in which they are looked at */
+    int n_queues;
+    twi_units_t sent, result;
+    twi_reads_t reads;
+
+    uint64_t call;
+    bool entered;
+    _Atomic uint8_t *agreed; /* [size] */
+    _Atomic int diverged;    /* 1 + rank whose call differs */
+    _Atomic int64_t opened;  /* rounds whose slot is ours to write */
+    _Atomic int64_t budget;  /* items that may still be taken */
+    _Atomic int trouble;     /* tw_status_t of a worker, with its sentence */
+    char trouble_text[TWI_ERROR_MAX];
+};
+
+typedef struct twi_slot_use {
+    uint64_t until; /* free when every rank's taken has reached it */
+    size_t at, bytes;
+} twi_slot_use_t;
+
+struct twi_ops {
+    twi_engine_t *engine;
+    twi_transport_t *transport;
+    twi_team_t *team;
+    int n_workers;
+    twi_op_worker_t *workers;
+    uint64_t n_calls;
+    twi_op_t *running;
+    /* Slots of this rank (ops_slots.c). */
+    twi_lock_t slots_lock;
+    twi_slot_use_t live[TWI_SLOTS_LIVE];
+    int n_live;
+    size_t slots_bytes;    /* in all */
+    size_t slots_reserved; /* backed with memory so far */
+    /* Traces (ops_trace.c). */
+    tw_trace_event_t *events;
+    size_t n_events;
+    _Atomic size_t traced;
+};
+
+/* ---- What classes use -------------------------------------------------------------------------- */
+
+/* ops_flow.c: whether units of a rank are there, after a look at whether it calls what we call. */
+bool twi_op_agrees(twi_op_t *op, int rank);
+bool twi_op_has_sent(twi_op_t *op, int rank, int64_t units);
+bool twi_op_has_result(twi_op_t *op, int rank, int64_t units);
+bool twi_op_any_ready(twi_op_t *op);
+/* Takes the next item of a queue if it is ready. */
+bool twi_op_take(twi_op_t *op, twi_queue_t *queue, int64_t *item_out);
+tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns, bool may_wait);
+void twi_op_trouble(twi_op_t *op, tw_status_t status);
+
+/* ops_units.c */
+tw_status_t twi_units_create(twi_units_t *units, _Atomic uint64_t *word, int64_t n);
+void twi_units_destroy(twi_units_t *units);
+void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit);
+tw_status_t twi_reads_create(twi_reads_t *reads, int64_t n_rounds);
+void twi_reads_destroy(twi_reads_t *reads);
+void twi_reads_begin(twi_op_t *op);
+void twi_reads_finish(twi_op_t *op, int64_t round);
+
+/* ops_slots.c: opens the slot of a round of ours if it can; whether it is `rank` that keeps it from being open. */
+bool twi_slot_open(twi_op_t *op, int64_t round);
+bool twi_slot_lacks(twi_op_t *op, int64_t round, int rank);
+
+static inline char *twi_op_slot(const twi_op_t *op, int rank, int64_t round)
+{
+    return twi_board_slot(op->transport, rank, op->call, round);
+}
+
+/* ops.c: memory for n queues, all empty. */
+tw_status_t twi_op_queues(twi_op_t *op, int n);
+/* Memory of the workers: grows to what the plans of the operator need. Strips have at most strip_rows rows. */
+tw_status_t twi_op_worker_memory(twi_op_t *op, int64_t strip_rows);
+
+/* ops_trace.c: 0 when nothing is traced. */
+uint64_t twi_trace_begin(const twi_op_t *op);
+void twi_trace_end(twi_op_t *op, uint64_t begin_ns, const char *what, const twi_op_worker_t *worker, int peer,
+                   const twi_gemm_strip_t *strip);
+
+#endif

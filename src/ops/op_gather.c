@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * all_gather_mm and alltoallv_gmm: their queues. In the order in which they are looked at: meeting
+ * (grouped), our rows to our slots, copies of peers' rows (if they need several rounds), products of rows
+ * of our own, of rank+1, ..., the shared expert.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sizes.h"
+#include "ops/agree.h"
+#include "ops/gather.h"
+
+static gather_t *state_of(const twi_op_t *op)
+{
+    return op->state;
+}
+
+enum { QUEUE_MEET, QUEUE_SHOW, QUEUE_COPIES }; /* then a queue of products for each rank, and the shared expert */
+
+static twi_queue_t *copies_of(twi_op_t *op, int source)
+{
+    return &op->queues[QUEUE_COPIES + (source - op->rank + op->size) % op->size];
+}
+
+static int how_of(const gather_t *g)
+{
+    return atomic_load_explicit(&g->how, memory_order_acquire);
+}
+
+/* ---- Showing our rows -------------------------------------------------------------------------- */
+
+/* Rows of a unit, from *first_out on; its round in *round_out. */
+static int64_t unit_rows(const gather_rows_t *shown, int64_t unit, int64_t *first_out, int64_t *round_out)
+{
+    const int64_t per_round = twi_ceil_div(shown->per_round, TWI_STRIP_ROWS);
+    const int64_t round = unit / per_round, in_round = unit % per_round * TWI_STRIP_ROWS;
+    const int64_t first = round * shown->per_round + in_round;
+    int64_t rows = shown->per_round - in_round;
+    rows = rows < TWI_STRIP_ROWS ? rows : TWI_STRIP_ROWS;
+    *first_out = first;
+    *round_out = round;
+    return rows < shown->n - first ? rows : shown->n - first;
+}
+
+static bool show_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+{
+    int64_t first, round;
+    (void)peer;
+    (void)unit_rows(&state_of(op)->shown[op->rank], item, &first, &round);
+    return twi_slot_lacks(op, round, rank);
+}
+
+static void run_show(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+{
+    gather_t *g = state_of(op);
+    const twi_gemm_problem_t *product = &op->problem.product;
+    int64_t first, round;
+    const int64_t rows = unit_rows(&g->shown[op->rank], item, &first, &round);
+    const int64_t step = product->lda * twi_gemm_kind_bytes(product->kind);
+    const char *from = (const char *)product->a + first * step;
+    char *to = twi_gather_row(op, g, op->rank, first);
+    const uint64_t begin = twi_trace_begin(op);
+    (void)peer;
+    if (step == g->row_bytes)
+        memcpy(to, from, (size_t)(rows * step));
+    for (int64_t i = 0; step != g->row_bytes && i < rows; i++)
+        memcpy(to + i * g->row_bytes, from + i * step, (size_t)g->row_bytes);
+    if (g->token_bytes > 0)
+        memcpy(twi_gather_token(op, g, op->rank, first), g->own_token + first, (size_t)rows * sizeof(float));
+    twi_trace_end(op, begin, "send", worker, -1, &(twi_gemm_strip_t){.row = first, .rows = rows, .cols = product->k});
+    twi_units_finish(op, &op->sent, item);
+}
+
+/* ---- Meeting, and copies of rows --------------------------------------------------------------- */
+
+/* Once it is known how rows come: the copies, if there are any. */
+static tw_status_t begin_copies(twi_op_t *op, gather_t *g)
+{
+    if (how_of(g) != GATHER_COPIED)
+        return TW_OK;
+    TW_TRY(twi_gather_reads(op, g));
+    twi_reads_begin(op);
+    for (int s = 0; s < op->size; s++)
+        if (s != op->rank || g->only_rows)
+            atomic_store_explicit(&copies_of(op, s)->n, g->shown[s].rounds, memory_order_release);
+    return TW_OK;
+}
+
+static void run_meet(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+{
+    gather_t *g = state_of(op);
+    (void)peer;
+    (void)item;
+    (void)worker;
+    tw_status_t status = twi_gather_meet(op, g);
+    if (status == TW_OK)
+        status = begin_copies(op, g);
+    if (status != TW_OK)
+        twi_op_trouble(op, status);
+}
+
+static int64_t round_end(const gather_rows_t *shown, int64_t round)
+{
+    const int64_t end = (round + 1) * shown->per_round;
+    return end < shown->n ? end : shown->n;
+}
+
+/* An item is a round of the source. Our own rows, copied if there is no product, need no slot. */
+static bool copy_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+{
+    const gather_rows_t *shown = &state_of(op)->shown[peer];
+    const int64_t end = round_end(shown, item);
+    return rank == peer && rank != op->rank && end > 0 && !twi_op_has_sent(op, peer, twi_gather_units(shown, end - 1));
+}
+
+static void run_copy(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+{
+    gather_t *g = state_of(op);
+    const gather_rows_t *shown = &g->shown[peer];
+    const int64_t round_first = item * shown->per_round, end = round_end(shown, item);
+    const uint64_t begin = twi_trace_begin(op);
+    for (int64_t j = 0; j < g->experts; j++) {
+        const int64_t at = peer * g->experts + j, from = g->from[at], till = from + g->count[at];
+        const int64_t first = from > round_first ? from : round_first, stop = till < end ? till : end;
+        if (first < stop)
+            twi_gather_copy(op, g, peer, first, g->to[at] + first - from, stop - first);
+    }
+    twi_trace_end(op, begin, "copy", worker, peer,
+                  &(twi_gemm_strip_t){.row = round_first, .rows = end - round_first, .cols = op->problem.product.k});
+    atomic_store_explicit(&g->copied[peer][item], 1, memory_order_release); /* pairs with the load in rows_lack */
+    twi_reads_finish(op, item);
+}
+
+/* ---- Products ---------------------------------------------------------------------------------- */
+
+typedef struct lacking {
+    twi_op_t *op;
+    const gather_t *g;
+    int rank;
+    bool found;
+} lacking_t;
+
+static void rows_lack(void *arg, int source, int64_t row, int64_t to, int64_t rows)
+{
+    lacking_t *l = arg;
+    const gather_rows_t *shown = &l->g->shown[source];
+    (void)to;
+    if (source != l->rank || source == l->op->rank)
+        return;
+    if (how_of(l->g) == GATHER_DIRECT) {
+        l->found |= !twi_op_has_sent(l->op, source, twi_gather_units(shown, row + rows - 1));
+        return;
+    }
+    for (int64_t i = row / shown->per_round; i <= (row + rows - 1) / shown->per_round; i++)
+        l->found |= !atomic_load_explicit(&l->g->copied[source][i], memory_order_acquire);
+}
+
+static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+{
+    const gather_t *g = state_of(op);
+    const int64_t strip = g->queue_first[peer] + item / g->products.n_chunks;
+    lacking_t lacking = {.op = op, .g = g, .rank = rank};
+    if (peer == 0)
+        return false; /* all of its rows are ours */
+    if (how_of(g) == GATHER_UNKNOWN)
+        return rank == op->rank || !twi_op_agrees(op, rank);
+    twi_gather_each(op, g, &g->strips[strip], rows_lack, &lacking);
+    return lacking.found;
+}
+
+/* `peer` is the number of the queue. */
+static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+{
+    gather_t *g = state_of(op);
+    const int64_t number = g->queue_first[peer] + item / g->products.n_chunks, chunk = item % g->products.n_chunks;
+    twi_gemm_strip_t strip = {
+        .group = g->strips[number].group,
+        .row = g->strips[number].row,
+        .rows = g->strips[number].rows,
+        .col = chunk * g->products.chunk_cols,
+        .cols = twi_products_cols(&g->products, chunk, op->problem.product.n),
+    };
+    const uint64_t begin = twi_trace_begin(op);
+    twi_products_run(op, &g->products, number, &strip, worker);
+    twi_trace_end(op, begin, "product", worker, (op->rank + peer) % op->size, &strip);
+}
+
+static void run_shared(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+{
+    (void)peer;
+    twi_shared_run(op, &state_of(op)->shared, item, worker);
+}
+
+/* ---- The operators ----------------------------------------------------------------------------- */
+
+static int64_t n_shown(const twi_op_t *op, const gather_t *g)
+{
+    const gather_rows_t *own = &g->shown[op->rank];
+    return op->size > 1 && own->n > 0 ? twi_gather_units(own, own->n - 1) : 0;
+}
+
+static tw_status_t make_queues(twi_op_t *op, gather_t *g)
+{
+    TW_TRY(twi_op_queues(op, QUEUE_COPIES + 2 * op->size + 1));
+    twi_queue_t *meet = &op->queues[QUEUE_MEET], *show = &op->queues[QUEUE_SHOW];
+    meet->n = g->grouped;
+    meet->lacks = twi_counts_lack;
+    meet->run = run_meet;
+    show->n = n_shown(op, g);
+    show->lacks = show_lacks;
+    show->run = run_show;
+    for (int s = 0; s < op->size; s++) {
+        copies_of(op, s)->peer = s;
+        copies_of(op, s)->lacks = copy_lacks;
+        copies_of(op, s)->run = run_copy;
+        twi_queue_t *products = &op->queues[QUEUE_COPIES + op->size + s];
+        products->peer = s;
+        products->n = (g->queue_first[s + 1] - g->queue_first[s]) * g->products.n_chunks;
+        products->lacks = product_lacks;
+        products->run = run_product;
+    }
+    twi_shared_queue(&op->queues[QUEUE_COPIES + 2 * op->size], &g->shared, run_shared);
+    return TW_OK;
+}
+
+static tw_status_t gather_tokens(twi_op_t *op, gather_t *g)
+{
+    twi_gemm_epilogue_t *epilogue = &op->problem.product.epilogue;
+    if (!epilogue->token)
+        return TW_OK;
+    g->own_token = epilogue->token;
+    g->token = calloc((size_t)op->size * (size_t)op->problem.product.m + 1, sizeof *g->token);
+    epilogue->token = g->token;
+    g->token_bytes = sizeof *g->token;
+    return g->token ? TW_OK : twi_fail(TW_ERR_NO_MEMORY, "no memory for the scales of all rows");
+}
+
+static tw_status_t create(twi_op_t *op, bool grouped)
+{
+    gather_t *g = calloc(1, sizeof *g);
+    twi_gemm_problem_t *product = &op->problem.product;
+    if (!g)
+        return twi_fail(TW_ERR_NO_MEMORY, "no memory for an operator");
+    op->state = g;
+    g->grouped = grouped;
+    g->experts = grouped ? product->n_groups : 1;
+    g->row_bytes = product->k * twi_gemm_kind_bytes(product->kind);
+    g->only_rows = product->n == 0 && op->problem.rows_out;
+    product->blocks.mb = TWI_STRIP_ROWS;
+    const int64_t own_m = product->m;
+    product->m = grouped ? own_m : own_m * op->size; /* all rows of the result, for the plan */
+    twi_gemm_plan(product, &op->plan);
+    product->m = own_m;
+    twi_entry_fill(op, grouped ? -1 : own_m);
+    if (grouped) {
+        TW_TRY(twi_counts_create(op, &g->counts));
+        g->head = (int64_t)g->counts.bytes;
+    } else {
+        TW_TRY(gather_tokens(op, g));
+    }
+    TW_TRY(twi_gather_plan(op, g));
+    g->products = (twi_products_t){.plan = &op->plan, .pack = twi_gather_pack};
+    TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
+    TW_TRY(twi_shared_create(op, &g->shared));
+    TW_TRY(twi_units_create(&op->sent, &twi_board(op->transport, op->rank)->sent, n_shown(op, g)));
+    TW_TRY(make_queues(op, g));
+    return twi_op_worker_memory(op, TWI_STRIP_ROWS);
+}
+
+static tw_status_t create_all_gather(twi_op_t *op)
+{
+    return create(op, false);
+}
+
+static tw_status_t create_alltoallv(twi_op_t *op)
+{
+    return create(op, true);
+}
+
+static void start(twi_op_t *op)
+{
+    gather_t *g = state_of(op);
+    twi_products_reset(&g->products);
+    twi_products_reset(&g->shared);
+    for (int s = 0; s < op->size; s++)
+        atomic_store_explicit(&copies_of(op, s)->n, 0, memory_order_relaxed);
+    if (g->grouped) {
+        atomic_store_explicit(&g->how, GATHER_UNKNOWN, memory_order_relaxed);
+        return;
+    }
+    for (int s = 0; how_of(g) == GATHER_COPIED && s < op->size; s++)
+        for (int64_t i = 0; i < g->shown[s].rounds; i++)
+            atomic_store_explicit(&g->copied[s][i], 0, memory_order_relaxed);
+    if (begin_copies(op, g) != TW_OK)
+        twi_op_trouble(op, TW_ERR_NO_MEMORY);
+}
+
+static void explain(const twi_op_t *op, char *text, size_t bytes)
+{
+    twi_model_explain(op, &state_of(op)->schedule, text, bytes);
+}
+
+static void destroy(twi_op_t *op)
+{
+    if (op->state)
+        twi_gather_drop(op, op->state);
+    free(op->state);
+}
+
+const twi_op_class_t twi_op_all_gather_mm = {
+    .name = "all_gather_mm",
+    .create = create_all_gather,
+    .start = start,
+    .explain = explain,
+    .destroy = destroy,
+};
+
+const twi_op_class_t twi_op_alltoallv_gmm = {
+    .name = "alltoallv_gmm",
+    .create = create_alltoallv,
+    .start = start,
+    .explain = explain,
+    .destroy = destroy,
+};

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operators from their making to their end, and what a communicator keeps for them. See ops.h. */
+#include "ops/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/sizes.h"
+#include "ops/op.h"
+
+static const twi_op_class_t *const classes[] = {
+#define TW_OP(NAME, name) &twi_op_##name,
+#include "ops/ops.def"
+#undef TW_OP
+};
+
+size_t twi_ops_board_bytes(void)
+{
+    return sizeof(twi_ops_board_t);
+}
+
+/* ---- What a communicator keeps ----------------------------------------------------------------- */
+
+tw_status_t twi_ops_create(twi_engine_t *engine, twi_transport_t *transport, twi_team_t *team, twi_ops_t **ops_out)
+{
+    twi_ops_t *ops = calloc(1, sizeof *ops);
+    if (!ops)
+        return twi_fail(TW_ERR_NO_MEMORY, "no memory for the operators of a communicator");
+    ops->engine = engine;
+    ops->transport = transport;
+    ops->team = team;
+    ops->n_workers = twi_team_size(team);
+    ops->slots_bytes = transport->layout.ops_bytes;
+    ops->workers = calloc((size_t)ops->n_workers, sizeof *ops->workers);
+    tw_status_t status = ops->workers ? TW_OK : twi_fail(TW_ERR_NO_MEMORY, "no memory for %d workers", ops->n_workers);
+    for (int i = 0; status == TW_OK && i < ops->n_workers; i++)
+        ops->workers[i].index = i;
+    if (status != TW_OK) {
+        twi_ops_destroy(ops);
+        return status;
+    }
+    *ops_out = ops;
+    return TW_OK;
+}
+
+static void free_op(twi_op_t *op)
+{
+    op->class->destroy(op);
+    twi_units_destroy(&op->sent);
+    twi_units_destroy(&op->result);
+    twi_reads_destroy(&op->reads);
+    free(op->queues);
+    free((void *)op->agreed);
+    free(op);
+}
+
+void twi_ops_destroy(twi_ops_t *ops)
+{
+    if (!ops)
+        return;
+    for (int i = 0; ops->workers && i < ops->n_workers; i++)
+        twi_buffer_drop(&ops->workers[i].memory);
+    free(ops->workers);
+    free(ops->events);
+    free(ops);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------ */
+
+tw_status_t twi_op_queues(twi_op_t *op, int n)
+{
+    op->queues = aligned_alloc(TWI_LINE, (size_t)n * sizeof *op->queues);
+    if (!op->queues)
+        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %d queues", n);
+    memset(op->queues, 0, (size_t)n * sizeof *op->queues);
+    op->n_queues = n;
+    for (int i = 0; i < n; i++)
+        op->queues[i].peer = -1;
+    return TW_OK;
+}
+
+static size_t lines(int64_t bytes)
+{
+    return (size_t)twi_round_up(bytes, TWI_OPS_LINE);
+}
+
+typedef struct layout {
+    size_t gemm, panels, rows, tile, sources;
+} layout_t;
+
+static layout_t worker_layout(const twi_op_t *op, int64_t strip_rows)
+{
+    const twi_gemm_plan_t *plans[] = {&op->plan, op->problem.has_shared ? &op->shared_plan : &op->plan};
+    layout_t layout = {
+        .tile = (size_t)TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX * 4,
+        .sources = lines((int64_t)op->size * (int64_t)sizeof(void *)),
+    };
+    for (size_t i = 0; i < 2; i++) {
+        const twi_gemm_plan_t *plan = plans[i];
+        const int mr = plan->kernel->mr;
+        const size_t panels = lines(twi_ceil_div(strip_rows, mr) * plan->panel_bytes);
+        const size_t rows = lines(mr * plan->problem->k * twi_gemm_kind_bytes(plan->problem->kind));
+        layout.gemm = plan->worker_bytes > layout.gemm ? plan->worker_bytes : layout.gemm;
+        layout.panels = panels > layout.panels ? panels : layout.panels;
+        layout.rows = rows > layout.rows ? rows : layout.rows;
+    }
+    return layout;
+}
+
+static bool place_worker(twi_op_worker_t *worker, const layout_t *layout)
+{
+    const size_t n_tiles = sizeof worker->tiles / sizeof worker->tiles[0];
+    const size_t bytes =
+        lines((int64_t)layout->gemm) + layout->panels + layout->rows + n_tiles * layout->tile + 2 * layout->sources;
+    if (!twi_buffer_grow(&worker->memory, bytes))
+        return false;
+    char *at = worker->memory.data;
+    worker->gemm = at;
+    worker->panels = at += lines((int64_t)layout->gemm);
+    worker->rows = at += layout->panels;
+    at += layout->rows;
+    for (size_t i = 0; i < n_tiles; i++, at += layout->tile)
+        worker->tiles[i] = at;
+    worker->sources = (const void **)(void *)at;
+    worker->bases = (const char **)(void *)(at + layout->sources);
+    worker->packed = NULL;
+    return true;
+}
+
+/* One operator runs at a time, so all share the memory; each places it anew when it starts, or before if none runs. */
+tw_status_t twi_op_worker_memory(twi_op_t *op, int64_t strip_rows)
+{
+    const layout_t layout = worker_layout(op, strip_rows);
+    op->strip_rows = strip_rows;
+    if (op->ops->running)
+        return TW_OK;
+    for (int i = 0; i < op->ops->n_workers; i++)
+        if (!place_worker(&op->ops->workers[i], &layout))
+            return twi_fail(TW_ERR_NO_MEMORY, "no memory for worker %d of %s", i, op->class->name);
+    return TW_OK;
+}
+
+/* ---- Operators --------------------------------------------------------------------------------- */
+
+tw_status_t twi_op_create(twi_ops_t *ops, const twi_op_problem_t *problem, twi_op_t **op_out)
+{
+    twi_op_t *op = calloc(1, sizeof *op);
+    if (!op)
+        return twi_fail(TW_ERR_NO_MEMORY, "no memory for an operator");
+    op->ops = ops;
+    op->class = classes[problem->kind];
+    op->problem = *problem;
+    op->transport = ops->transport;
+    op->rank = ops->transport->rank;
+    op->size = ops->transport->size;
+    op->agreed = calloc((size_t)op->size, sizeof *op->agreed);
+    tw_status_t status = op->agreed ? TW_OK : twi_fail(TW_ERR_NO_MEMORY, "no memory for an operator");
+    if (status == TW_OK)
+        status = op->class->create(op);
+    if (status != TW_OK) {
+        free_op(op);
+        return status;
+    }
+    *op_out = op;
+    return TW_OK;
+}
+
+static void reset_units(twi_units_t *units)
+{
+    units->next = 0;
+    if (units->done)
+        memset(units->done, 0, (size_t)units->n);
+}
+
+static void reset(twi_op_t *op)
+{
+    for (int i = 0; i < op->n_queues; i++)
+        atomic_store_explicit(&op->queues[i].next, 0, memory_order_relaxed);
+    for (int r = 0; r < op->size; r++)
+        atomic_store_explicit(&op->agreed[r], 0, memory_order_relaxed);
+    reset_units(&op->sent);
+    reset_units(&op->result);
+    op->entered = false;
+    atomic_store(&op->opened, 0);
+}
+
+tw_status_t twi_op_start(twi_op_t *op)
+{
+    twi_ops_t *ops = op->ops;
+    const tw_status_t health = twi_engine_health(ops->engine);
+    if (health != TW_OK)
+        return health == TW_ERR_STATE ? health : twi_fail_prefix(TW_ERR_POISONED, "%s", op->class->name);
+    if (ops->running)
+        return twi_fail(TW_ERR_STATE, "%s: %s runs on communicator '%s' and was not waited for", op->class->name,
+                        ops->running->class->name, ops->transport->name);
+    reset(op);
+    TW_TRY(twi_op_worker_memory(op, op->strip_rows));
+    op->call = ops->n_calls++;
+    if (op->class->start)
+        op->class->start(op);
+    ops->running = op;
+    return TW_OK;
+}
+
+/* What a finished or failed step means for the communicator. */
+static tw_status_t ended(twi_op_t *op, tw_status_t status)
+{
+    if (status == TW_IN_PROGRESS)
+        return status;
+    op->ops->running = NULL;
+    if (status != TW_OK)
+        twi_engine_lose(op->ops->engine, status);
+    return status;
+}
+
+static tw_status_t check_running(const twi_op_t *op)
+{
+    return op->ops->running == op ? TW_OK : twi_fail(TW_ERR_STATE, "%s was not started", op->class->name);
+}
+
+/* An abort shows in the own header first; what peers report is seen when we wait for them. */
+static tw_status_t aborted(const twi_op_t *op)
+{
+    const twi_window_header_t *own = twi_transport_header(op->transport, op->rank);
+    if (atomic_load_explicit(&own->health, memory_order_acquire) != TWI_HEALTH_ABORTED)
+        return TW_OK;
+    return twi_fail(TW_ERR_ABORTED, "%s: aborted: %.400s", op->class->name, own->reason);
+}
+
+tw_status_t twi_op_test(twi_op_t *op)
+{
+    TW_TRY(check_running(op));
+    const tw_status_t status = aborted(op);
+    return ended(op, status == TW_OK ? twi_op_run_all(op, UINT64_MAX, false) : status);
+}
+
+tw_status_t twi_op_wait(twi_op_t *op, uint64_t until_ns)
+{
+    TW_TRY(check_running(op));
+    const tw_status_t status = aborted(op);
+    return ended(op, status == TW_OK ? twi_op_run_all(op, until_ns, true) : status);
+}
+
+bool twi_op_running(const twi_op_t *op)
+{
+    return op->ops->running == op;
+}
+
+void twi_op_explain(const twi_op_t *op, char *text, size_t bytes)
+{
+    op->class->explain(op, text, bytes);
+}
+
+void twi_op_destroy(twi_op_t *op)
+{
+    if (!op)
+        return;
+    if (twi_op_running(op)) {
+        (void)twi_fail(TW_ERR_STATE, "%s was released while it ran", op->class->name);
+        (void)ended(op, TW_ERR_STATE);
+    }
+    free_op(op);
+}

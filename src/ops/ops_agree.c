@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank calls, shown to its peers and compared with what they call. See agree.h. */
+#include "ops/agree.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+}
+
+static uint64_t hash_of(const twi_call_entry_t *entry)
+{
+    uint64_t hash = mix(0x6f70u, entry->kind);
+    hash = mix(hash, entry->types);
+    hash = mix(hash, (uint64_t)entry->wire << 32 | (uint32_t)entry->rounds);
+    hash = mix(hash, (uint64_t)entry->m);
+    hash = mix(hash, (uint64_t)entry->k);
+    hash = mix(hash, (uint64_t)entry->n);
+    hash = mix(hash, (uint64_t)entry->experts);
+    for (size_t i = 0; i < sizeof entry->kernel; i++)
+        hash = mix(hash, (uint8_t)entry->kernel[i]);
+    return hash;
+}
+
+void twi_entry_fill(twi_op_t *op, int64_t m)
+{
+    const twi_op_problem_t *problem = &op->problem;
+    const uint32_t kind = (uint32_t)problem->product.kind;
+    op->entry = (twi_call_entry_t){
+        .kind = (uint32_t)problem->kind,
+        .types = kind << 16 | problem->product.epilogue.out_type << 8 | (uint32_t)op->plan.quantised,
+        .wire = (uint32_t)problem->wire,
+        .rounds = problem->rounds,
+        .m = m,
+        .k = problem->product.k,
+        .n = problem->product.n,
+        .experts = problem->send_counts ? problem->product.n_groups : 0,
+    };
+    (void)snprintf(op->entry.kernel, sizeof op->entry.kernel, "%s", op->plan.kernel->name);
+    op->entry.hash = hash_of(&op->entry);
+}
+
+void twi_entry_publish(twi_op_t *op)
+{
+    twi_ops_board_t *board = twi_board(op->transport, op->rank);
+    board->calls[op->call % 2] = op->entry;
+    if (op->lists)
+        memcpy(twi_op_slot(op, op->rank, 0), op->lists, op->lists_bytes);
+    twi_board_store(&board->entered, TWI_CALL_EPOCH(op->call, 1));
+    twi_transport_wake(op->transport);
+}
+
+static const twi_call_entry_t *entry_of(const twi_op_t *op, int rank)
+{
+    return &twi_board(op->transport, rank)->calls[op->call % 2];
+}
+
+bool twi_entry_agrees(const twi_op_t *op, int rank)
+{
+    return entry_of(op, rank)->hash == op->entry.hash;
+}
+
+static const char *kind_name(uint32_t kind)
+{
+    static const char *const names[] = {
+#define TW_OP(NAME, name) #name,
+#include "ops/ops.def"
+#undef TW_OP
+    };
+    return kind < TWI_OP_KINDS ? names[kind] : "unknown operator";
+}
+
+static const char *type_name(uint32_t types)
+{
+    static const char *const names[TWI_GEMM_KINDS] = {"fp32", "bf16", "fp16", "int8"};
+    return types >> 16 < TWI_GEMM_KINDS ? names[types >> 16] : "unknown type";
+}
+
+static const char *out_name(uint32_t types)
+{
+    return (types >> 8 & 0xff) == TWI_BFP16 ? "bf16" : "fp16";
+}
+
+static void describe(const twi_call_entry_t *entry, char *text, size_t room)
+{
+    static const char *const wires[] = {"out", "f32", "int8"};
+    char rows[32] = "";
+    char experts[32] = "";
+    if (entry->m >= 0)
+        (void)snprintf(rows, sizeof rows, "m %" PRId64 ", ", entry->m);
+    if (entry->experts > 0)
+        (void)snprintf(experts, sizeof experts, ", experts %" PRId64, entry->experts);
+    (void)snprintf(text, room, "%s(%sk %" PRId64 ", n %" PRId64 ", %s%s to %s, wire %s, rounds %" PRId32 "%s, %.47s)",
+                   kind_name(entry->kind), rows, entry->k, entry->n, type_name(entry->types),
+                   entry->types & 1 ? " with int8 weights" : "", out_name(entry->types),
+                   entry->wire < 3 ? wires[entry->wire] : "unknown", entry->rounds, experts, entry->kernel);
+}
+
+tw_status_t twi_entry_differs(const twi_op_t *op, int rank)
+{
+    char ours[192];
+    char theirs[192];
+    describe(&op->entry, ours, sizeof ours);
+    describe(entry_of(op, rank), theirs, sizeof theirs);
+    return twi_fail(TW_ERR_DIVERGED, "call %" PRIu64 ": rank %d called %s, rank %d called %s", op->call, op->rank, ours,
+                    rank, theirs);
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Driving an operator: the team takes items until none is ready, then the caller waits for peers, until
+ * all queues are empty. Waiting has the deadlines and the watch over peers of transport/wait.c.
+ *
+ * Before anything of a peer is read its entry of the call is compared with ours. A call ends only when
+ * all entries have been compared, so ranks that call different things all find out.
+ */
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "ops/agree.h"
+#include "ops/op.h"
+
+/* ---- Peers ------------------------------------------------------------------------------------- */
+
+static bool has_entered(const twi_op_t *op, int rank)
+{
+    return twi_board_load(&twi_board(op->transport, rank)->entered) >= TWI_CALL_EPOCH(op->call, 1);
+}
+
+/* Any worker may be the first to look; all come to the same result. */
+bool twi_op_agrees(twi_op_t *op, int rank)
+{
+    if (atomic_load_explicit(&op->agreed[rank], memory_order_acquire))
+        return true;
+    if (!has_entered(op, rank))
+        return false;
+    if (!twi_entry_agrees(op, rank)) {
+        atomic_store_explicit(&op->diverged, rank + 1, memory_order_relaxed);
+        return false;
+    }
+    atomic_store_explicit(&op->agreed[rank], 1, memory_order_release);
+    return true;
+}
+
+bool twi_op_has_sent(twi_op_t *op, int rank, int64_t units)
+{
+    return twi_op_agrees(op, rank) &&
+           twi_board_load(&twi_board(op->transport, rank)->sent) >= TWI_CALL_EPOCH(op->call, units);
+}
+
+bool twi_op_has_result(twi_op_t *op, int rank, int64_t units)
+{
+    return twi_op_agrees(op, rank) &&
+           twi_board_load(&twi_board(op->transport, rank)->result) >= TWI_CALL_EPOCH(op->call, units);
+}
+
+void twi_op_trouble(twi_op_t *op, tw_status_t status)
+{
+    int none = TW_OK;
+    (void)snprintf(op->trouble_text, sizeof op->trouble_text, "%s", tw_last_error());
+    (void)atomic_compare_exchange_strong(&op->trouble, &none, (int)status);
+}
+
+/* ---- Taking items ------------------------------------------------------------------------------ */
+
+static bool is_ready(twi_op_t *op, const twi_queue_t *queue, int64_t item)
+{
+    if (!queue->lacks)
+        return true;
+    for (int r = 0; r < op->size; r++)
+        if (queue->lacks(op, queue->peer, item, r))
+            return false;
+    return true;
+}
+
+static bool stopped(twi_op_t *op)
+{
+    return atomic_load_explicit(&op->diverged, memory_order_relaxed) != 0 ||
+           atomic_load_explicit(&op->trouble, memory_order_relaxed) != TW_OK;
+}
+
+/* The item that would be taken next; false: there is none. */
+static bool head_of(const twi_queue_t *queue, int64_t *item_out)
+{
+    *item_out = atomic_load_explicit(&queue->next, memory_order_relaxed);
+    return *item_out < atomic_load_explicit(&queue->n, memory_order_acquire);
+}
+
+bool twi_op_take(twi_op_t *op, twi_queue_t *queue, int64_t *item_out)
+{
+    for (int64_t item; head_of(queue, &item) && is_ready(op, queue, item);) {
+        *item_out = item;
+        if (atomic_compare_exchange_strong_explicit(&queue->next, &item, item + 1, memory_order_relaxed,
+                                                    memory_order_relaxed))
+            return true;
+    }
+    return false;
+}
+
+static twi_queue_t *take_any(twi_op_t *op, int64_t *item_out)
+{
+    for (int i = 0; i < op->n_queues; i++)
+        if (twi_op_take(op, &op->queues[i], item_out))
+            return &op->queues[i];
+    return NULL;
+}
+
+static void work(void *arg, int index, int n_workers)
+{
+    twi_op_t *op = arg;
+    (void)n_workers;
+    twi_op_worker_t *worker = &op->ops->workers[index];
+    twi_gemm_mode_t mode;
+    twi_gemm_mode_begin(&op->plan, &mode);
+    twi_queue_t *queue;
+    for (int64_t item; !stopped(op) && (queue = take_any(op, &item)) != NULL;) {
+        queue->run(op, queue->peer, item, worker);
+        if (atomic_fetch_sub_explicit(&op->budget, 1, memory_order_relaxed) <= 1)
+            break;
+    }
+    twi_gemm_mode_end(&mode);
+}
+
+static bool all_taken(twi_op_t *op)
+{
+    int64_t item;
+    for (int i = 0; i < op->n_queues; i++)
+        if (head_of(&op->queues[i], &item))
+            return false;
+    return true;
+}
+
+bool twi_op_any_ready(twi_op_t *op)
+{
+    int64_t item;
+    for (int i = 0; i < op->n_queues; i++)
+        if (head_of(&op->queues[i], &item) && is_ready(op, &op->queues[i], item))
+            return true;
+    return stopped(op);
+}
+
+/* ---- Waiting ----------------------------------------------------------------------------------- */
+
+/* Whether the operator can go on: an item is ready, its first slot is free, or all ranks have entered. */
+static bool can_go_on(void *arg)
+{
+    twi_op_t *op = arg;
+    if (!op->entered)
+        return twi_slot_open(op, 0) || stopped(op);
+    if (!all_taken(op))
+        return twi_op_any_ready(op);
+    for (int r = 0; r < op->size; r++)
+        if (!twi_op_agrees(op, r))
+            return stopped(op);
+    return true;
+}
+
+static bool waits_for(void *arg, int rank)
+{
+    twi_op_t *op = arg;
+    if (!op->entered)
+        return twi_slot_lacks(op, 0, rank);
+    if (all_taken(op))
+        return !has_entered(op, rank);
+    for (int i = 0; i < op->n_queues; i++) {
+        const twi_queue_t *queue = &op->queues[i];
+        int64_t item;
+        if (head_of(queue, &item) && queue->lacks && queue->lacks(op, queue->peer, item, rank))
+            return true;
+    }
+    return false;
+}
+
+static uint64_t position(void *arg, int rank)
+{
+    const twi_op_t *op = arg;
+    const twi_ops_board_t *board = twi_board(op->transport, rank);
+    return twi_board_load(&board->entered) / 4 + twi_board_load(&board->sent) / 4 + twi_board_load(&board->result) / 4 +
+           twi_board_load(&board->taken) / 4;
+}
+
+static uint64_t progress(void *arg)
+{
+    const twi_op_t *op = arg;
+    uint64_t sum = 0;
+    for (int r = 0; r < op->size; r++) {
+        const twi_ops_board_t *board = twi_board(op->transport, r);
+        sum += twi_board_load(&board->entered) + twi_board_load(&board->sent) + twi_board_load(&board->result) +
+               twi_board_load(&board->taken);
+    }
+    return sum;
+}
+
+static void describe(void *arg, char *text, size_t room)
+{
+    const twi_op_t *op = arg;
+    (void)snprintf(text, room, "%s call %" PRIu64, op->class->name, op->call);
+}
+
+/* Those that have not entered the call have the longer deadline. */
+static bool some_enter_later(twi_op_t *op)
+{
+    for (int r = 0; r < op->size; r++)
+        if (waits_for(op, r) && r != op->rank && !has_entered(op, r))
+            return true;
+    return false;
+}
+
+static bool enters_or_goes_on(void *arg)
+{
+    return can_go_on(arg) || !some_enter_later(arg);
+}
+
+static tw_status_t wait_for_peers(twi_op_t *op)
+{
+    const uint64_t begin = twi_trace_begin(op);
+    const bool later = some_enter_later(op);
+    const twi_wait_t wait = {
+        .ready = later ? enters_or_goes_on : can_go_on,
+        .waits_for = waits_for,
+        .progress = later ? NULL : progress,
+        .position = position,
+        .describe = describe,
+        .arg = op,
+    };
+    const tw_status_t status = twi_transport_wait(op->transport, &wait);
+    twi_trace_end(op, begin, "wait", NULL, -1, NULL);
+    return status;
+}
+
+/* ---- The run ----------------------------------------------------------------------------------- */
+
+static tw_status_t enter(twi_op_t *op)
+{
+    if (!twi_slot_open(op, 0))
+        return TW_IN_PROGRESS;
+    twi_entry_publish(op);
+    op->entered = true;
+    return TW_OK;
+}
+
+/* TW_IN_PROGRESS: peers are missing. */
+static tw_status_t end_call(twi_op_t *op)
+{
+    for (int r = 0; r < op->size; r++)
+        if (!twi_op_agrees(op, r))
+            return TW_IN_PROGRESS;
+    twi_board_store(&twi_board(op->transport, op->rank)->taken, TWI_CALL_EPOCH(op->call + 1, 0));
+    twi_transport_wake(op->transport);
+    return TW_OK;
+}
+
+static tw_status_t step(twi_op_t *op, int64_t budget)
+{
+    if (!op->entered)
+        TW_TRY(enter(op));
+    if (!all_taken(op)) {
+        atomic_store_explicit(&op->budget, budget, memory_order_relaxed);
+        twi_team_run(op->ops->team, work, op);
+    }
+    if (atomic_load(&op->diverged))
+        return twi_entry_differs(op, atomic_load(&op->diverged) - 1);
+    if (atomic_load(&op->trouble) != TW_OK)
+        return twi_fail((tw_status_t)atomic_load(&op->trouble), "%s: %s", op->class->name, op->trouble_text);
+    return all_taken(op) ? end_call(op) : TW_IN_PROGRESS;
+}
+
+tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns, bool may_wait)
+{
+    for (;;) {
+        const tw_status_t status = step(op, may_wait && until_ns == UINT64_MAX ? INT64_MAX : op->ops->n_workers);
+        if (status != TW_IN_PROGRESS || !may_wait)
+            return status;
+        if (can_go_on(op))
+            continue;
+        if (until_ns == UINT64_MAX)
+            TW_TRY(wait_for_peers(op));
+        else if (twi_now_ns() >= until_ns)
+            return TW_IN_PROGRESS;
+        else
+            (void)sched_yield();
+    }
+}

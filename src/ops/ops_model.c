@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Estimates. Rates are those of one core, rounded: they only have to tell shapes for which tiles are
+ * worth sending one by one from those that are over before the first flag is seen.
+ */
+#include "ops/model.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/sizes.h"
+
+#define COPY_BYTES_PER_US 5000.0 /* between two caches, reading and writing */
+#define LATENCY_US 3.0           /* of a collective of nothing */
+#define STRIP_US 1.0             /* that a strip of its own costs */
+
+/* Operations of a core in a microsecond. */
+static double rate_of(const twi_gemm_kernel_t *kernel)
+{
+    const bool bytes = kernel->lane == TWI_LANE_S8 || kernel->lane == TWI_LANE_U8;
+    switch (kernel->isa) {
+    case TWI_ISA_AMX:
+        return kernel->lane == TWI_LANE_F16X2 ? 150e3 : bytes ? 1200e3 : 600e3;
+    case TWI_ISA_AVX512BF16:
+        return 150e3;
+    case TWI_ISA_AVX512:
+        return bytes ? 250e3 : 80e3;
+    case TWI_ISA_AVX2:
+        return 40e3;
+    default:
+        return 4e3;
+    }
+}
+
+static twi_schedule_t wished(const twi_model_args_t *args, twi_schedule_t schedule, int64_t least)
+{
+    schedule.fused = args->wish != TW_ROUNDS_UNFUSED;
+    schedule.rounds = schedule.fused && args->wish > least ? args->wish : least;
+    schedule.why = args->wish < least && schedule.fused ? "as many as the slots need" : "asked for";
+    return schedule;
+}
+
+twi_schedule_t twi_model_choose(const twi_model_args_t *args)
+{
+    const twi_gemm_plan_t *plan = args->plan;
+    const double operations = 2.0 * (double)args->rows * (double)plan->problem->k * (double)plan->problem->n;
+    twi_schedule_t schedule = {
+        .gemm_us = operations / rate_of(plan->kernel),
+        .comm_us = LATENCY_US + (double)args->wire_bytes / COPY_BYTES_PER_US,
+    };
+    /* Two rounds must fit, so that one is filled while the other is read. */
+    const int64_t half = (int64_t)(args->slots_bytes / 2);
+    const int64_t least = half > 0 && args->bytes > half ? twi_ceil_div(args->bytes, half) : 1;
+    if (args->wish != TW_ROUNDS_AUTO)
+        return wished(args, schedule, least);
+    const double strips = (double)args->size * (double)twi_ceil_div(args->shard_rows, TWI_STRIP_ROWS);
+    const double hidden = schedule.gemm_us < schedule.comm_us ? schedule.gemm_us : schedule.comm_us;
+    schedule.fused = true;
+    schedule.rounds = least > args->most_rounds ? least : args->most_rounds;
+    schedule.why = "there is more to hide than it costs";
+    if (args->size == 1)
+        schedule.why = "there is one rank";
+    else if (least > 1)
+        schedule.why = "the slots hold no more of it at a time";
+    else if (args->shard_rows < plan->kernel->mr)
+        schedule = (twi_schedule_t){false, 1, schedule.gemm_us, schedule.comm_us, "a rank's rows do not fill a tile"};
+    else if (hidden < strips * STRIP_US)
+        schedule = (twi_schedule_t){false, 1, schedule.gemm_us, schedule.comm_us, "there is too little to hide"};
+    return schedule;
+}
+
+void twi_model_explain(const twi_op_t *op, const twi_schedule_t *schedule, char *text, size_t bytes)
+{
+    (void)snprintf(text, bytes,
+                   "%s: %s, %" PRId64 " round%s (%s); estimated for one core: product %.0f us, communication %.0f us; "
+                   "kernel %s, %d ranks, %d workers here",
+                   op->class->name, schedule->fused ? "fused" : "not fused", schedule->rounds,
+                   schedule->rounds == 1 ? "" : "s", schedule->why, schedule->gemm_us, schedule->comm_us,
+                   op->plan.kernel->name, op->size, op->ops->n_workers);
+}

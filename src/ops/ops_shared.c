@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shared expert. See shared_expert.h. */
+#include "base/sizes.h"
+#include "ops/shared_expert.h"
+
+static void pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t first, int rows, void *dst,
+                 twi_op_worker_t *worker)
+{
+    const twi_gemm_problem_t *problem = &op->problem.shared;
+    const int64_t at = (strip->row + first) * problem->lda * twi_gemm_kind_bytes(problem->kind);
+    (void)worker;
+    twi_gemm_pack_rows(&op->shared_plan, (const char *)problem->a + at, problem->lda, rows, dst);
+}
+
+tw_status_t twi_shared_create(twi_op_t *op, twi_products_t *products)
+{
+    *products = (twi_products_t){.plan = &op->shared_plan, .pack = pack};
+    if (!op->problem.has_shared)
+        return TW_OK;
+    op->problem.shared.blocks.mb = TWI_STRIP_ROWS;
+    twi_gemm_plan(&op->problem.shared, &op->shared_plan);
+    return twi_products_create(op, products, twi_ceil_div(op->problem.shared.m, TWI_STRIP_ROWS), 1,
+                               op->problem.shared.n);
+}
+
+void twi_shared_queue(twi_queue_t *queue, const twi_products_t *products,
+                      void (*run)(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker))
+{
+    const bool any = products->n_strips > 0 && products->plan->problem->n > 0;
+    queue->n = any ? products->n_strips * products->n_chunks : 0;
+    queue->run = run;
+}
+
+void twi_shared_run(twi_op_t *op, twi_products_t *products, int64_t item, twi_op_worker_t *worker)
+{
+    const int64_t number = item / products->n_chunks, first = number * TWI_STRIP_ROWS;
+    const int64_t left = op->problem.shared.m - first;
+    const int64_t chunk = item % products->n_chunks;
+    twi_gemm_strip_t strip = {
+        .row = first,
+        .rows = left < TWI_STRIP_ROWS ? left : TWI_STRIP_ROWS,
+        .col = chunk * products->chunk_cols,
+        .cols = twi_products_cols(products, chunk, op->problem.shared.n),
+    };
+    const uint64_t begin = twi_trace_begin(op);
+    twi_products_run(op, products, number, &strip, worker);
+    twi_trace_end(op, begin, "product, shared", worker, -1, &strip);
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The same bits: of any number of rounds, of threads, of rows that are computed together, on any transport,
+ * through any window, at any time, on all ranks, in any floating-point mode. What is compared with is the
+ * result of ops_reference.h, which knows nothing of any of these.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "ops/ops_sample.h"
+
+static const uint64_t default_seed = 0x6f70736269743031u;
+
+/* A call of one rank and what it has to give. */
+typedef struct item {
+    op_call_t call;
+    op_wanted_t wanted;
+} item_t;
+
+static void item_open(item_t *item, const op_case_t *c, int rank)
+{
+    op_call_open(&item->call, c, rank);
+    op_wanted_open(&item->wanted, c, rank);
+}
+
+static void item_close(item_t *item)
+{
+    op_call_close(&item->call);
+    op_wanted_close(&item->wanted);
+}
+
+static void item_run(item_t *item, tw_comm_t *comm)
+{
+    op_call_clear(&item->call);
+    const tw_status_t status = op_call_run(&item->call, comm);
+    if (status != TW_OK)
+        test_fail(__FILE__, __LINE__, "%s gave %d: %s", op_describe(&item->call.what).text, (int)status,
+                  tw_last_error());
+    op_check(&item->call, &item->wanted);
+}
+
+/* ---- Repeated calls ---------------------------------------------------------------------------- */
+
+/* A number of calls, each time another of n_items, which differ in operator, type and shape. */
+static void repeat(tw_comm_t *comm, int n_items, int calls, uint64_t seed)
+{
+    panels_random_t random = {.state = seed};
+    item_t *items = calloc((size_t)n_items, sizeof *items);
+    CHECK(items != NULL);
+    for (int i = 0; i < n_items; i++) {
+        const op_case_t c = op_sample_any(tw_comm_size(comm), i, &random);
+        item_open(&items[i], &c, tw_comm_rank(comm));
+    }
+    for (int i = 0; i < calls; i++)
+        item_run(&items[panels_below(&random, n_items)], comm);
+    for (int i = 0; i < n_items; i++)
+        item_close(&items[i]);
+    free(items);
+}
+
+TEST_RANKS(thousand_calls, "2,3")(tw_comm_t *comm)
+{
+    repeat(comm, 40, 1000, default_seed);
+}
+
+TEST_RANKS(calls, "1,4,7,8")(tw_comm_t *comm)
+{
+    repeat(comm, 20, 100, default_seed + 1);
+}
+
+/* ---- Rounds ------------------------------------------------------------------------------------ */
+
+/* Shapes with several strips and columns of tiles. */
+static op_case_t wide_case(int size, int way, panels_random_t *random)
+{
+    op_case_t c = op_sample_any(size, way, random);
+    c.k = 1 + c.k / 2;
+    c.n = 130;
+    c.m = op_grouped(c.kind) ? 30 : 60 * (int64_t)size;
+    c.group = 0;
+    return c;
+}
+
+TEST_RANKS(rounds, "2,3")(tw_comm_t *comm)
+{
+    static const int rounds[] = {-1, 0, 1, 2, 3, 4, 5, 7, 16, 100, TW_ROUNDS_MAX};
+    panels_random_t random = panels_random(default_seed);
+    for (int i = 0; i < 2 * OP_KINDS; i++) {
+        op_case_t c = wide_case(tw_comm_size(comm), i, &random);
+        op_wanted_t wanted;
+        op_wanted_open(&wanted, &c, tw_comm_rank(comm));
+        for (int r = 0; r < MM_LENGTH(rounds); r++) {
+            item_t item = {.wanted = wanted};
+            c.rounds = rounds[r];
+            op_call_open(&item.call, &c, tw_comm_rank(comm));
+            item_run(&item, comm);
+            op_call_close(&item.call);
+        }
+        op_wanted_close(&wanted);
+    }
+}
+
+/* ---- Settings ----------------------------------------------------------------------------------- */
+
+/* Large and small calls of every operator. */
+static void some_of_all(tw_comm_t *comm, void *arg)
+{
+    panels_random_t random = panels_random(default_seed + *(const uint64_t *)arg);
+    for (int i = 0; i < 4 * OP_KINDS; i++) {
+        const op_case_t c = i / OP_KINDS % 2 ? op_sample_any(tw_comm_size(comm), i, &random)
+                                             : wide_case(tw_comm_size(comm), i, &random);
+        op_try(comm, &c);
+    }
+}
+
+static void with_setting(const char *name, const char *value, tw_transport_t transport, int n, uint64_t seed)
+{
+    ranks_args_t args = RANKS_ARGS_INIT;
+    args.transport = transport;
+    args.n = n;
+    CHECK_EQ(setenv(name, value, 1), 0);
+    ranks_run(&args, some_of_all, &seed);
+}
+
+/* The cases name_threads and name_shm of a setting. */
+#define TEST_SETTING(name, variable, value, ranks)                     \
+    TEST(name##_threads)                                               \
+    {                                                                  \
+        with_setting(variable, value, TW_TRANSPORT_THREADS, ranks, 1); \
+    }                                                                  \
+    TEST(name##_shm)                                                   \
+    {                                                                  \
+        with_setting(variable, value, TW_TRANSPORT_SHM, ranks, 1);     \
+    }
+
+TEST_SETTING(workers_1, "TILEWIRE_THREADS", "1", 2)
+TEST_SETTING(workers_2, "TILEWIRE_THREADS", "2", 2)
+TEST_SETTING(workers_3, "TILEWIRE_THREADS", "3", 2)
+TEST_SETTING(workers_5, "TILEWIRE_THREADS", "5", 3)
+TEST_SETTING(small_memory, "TILEWIRE_FUSE_BYTES", "64K", 3)
+TEST_SETTING(small_memory_8, "TILEWIRE_FUSE_BYTES", "128K", 8)
+TEST_SETTING(no_spinning, "TILEWIRE_SPIN", "0", 3)
+
+/* Each rank with another number of workers. */
+static void uneven_body(int rank, void *arg)
+{
+    char count[16];
+    (void)snprintf(count, sizeof count, "%d", 1 + 2 * rank);
+    CHECK_EQ(setenv("TILEWIRE_THREADS", count, 1), 0);
+    tw_comm_args_t args = callback_args(rank, 3);
+    args.transport = TW_TRANSPORT_SHM;
+    tw_comm_t *comm = NULL;
+    CHECK_OK(tw_comm_create(&args, &comm));
+    some_of_all(comm, arg);
+    tw_comm_destroy(comm);
+}
+
+TEST(uneven_workers)
+{
+    uint64_t seed = 2;
+    ranks_run_on(TW_TRANSPORT_SHM, 3, uneven_body, &seed);
+}
+
+/* Every level of the machine. */
+static void at_isa(twi_isa_t level)
+{
+    if (level > twi_cpu_isa_machine())
+        SKIP(twi_isa_name(level));
+    with_setting("TILEWIRE_ISA", twi_isa_name(level), TW_TRANSPORT_THREADS, 3, 3);
+}
+
+TEST(isa_portable)
+{
+    at_isa(TWI_ISA_PORTABLE);
+}
+TEST(isa_avx2)
+{
+    at_isa(TWI_ISA_AVX2);
+}
+TEST(isa_avx512)
+{
+    at_isa(TWI_ISA_AVX512);
+}
+TEST(isa_avx512bf16)
+{
+    at_isa(TWI_ISA_AVX512BF16);
+}
+TEST(isa_amx)
+{
+    at_isa(TWI_ISA_AMX);
+}
+
+/* ---- Rows --------------------------------------------------------------------------------------- */
+
+/* y of all_reduce for the first m rows of a case. */
+static void *first_rows(tw_comm_t *comm, op_case_t c, int64_t m)
+{
+    op_call_t call;
+    c.m = m;
+    op_call_open(&call, &c, tw_comm_rank(comm));
+    CHECK_OK(op_call_run(&call, comm));
+    void *y = mm_rows_copy(&call.out[OP_Y]);
+    op_call_close(&call);
+    return y;
+}
+
+TEST_RANKS(rows, "2,3,8")(tw_comm_t *comm)
+{
+    static const int64_t counts[] = {1, 2, 7, 31, 40, 65};
+    const int64_t all = 70;
+    panels_random_t random = panels_random(default_seed);
+    for (int i = 0; i < 12; i++) {
+        op_case_t c = op_sample_any(tw_comm_size(comm), OP_MM_ALL_REDUCE, &random);
+        void *whole = first_rows(comm, c, all);
+        for (int n = 0; n < MM_LENGTH(counts); n++) {
+            void *part = first_rows(comm, c, counts[n]);
+            mm_check_same(op_describe(&c).text, c.types->out, counts[n], c.n, part, whole);
+            free(part);
+        }
+        free(whole);
+    }
+}
+
+/* ---- All ranks ---------------------------------------------------------------------------------- */
+
+static uint64_t hash_bytes(const unsigned char *bytes, size_t n)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* Bits of NaNs too: some ranks have values that are not finite. */
+TEST_RANKS(all_reduce_everywhere, "2,3,7")(tw_comm_t *comm)
+{
+    const int rank = tw_comm_rank(comm), size = tw_comm_size(comm);
+    panels_random_t random = panels_random(default_seed);
+    for (int i = 0; i < 20; i++) {
+        op_case_t c = op_sample_any(size, OP_MM_ALL_REDUCE, &random);
+        op_call_t call;
+        uint64_t hashes[8];
+        op_call_open(&call, &c, rank);
+        if (!op_integer(&c))
+            memset((char *)call.x1.view.tensor.data + 2 * panels_below(&random, c.k), 0xff - rank % 3, 2);
+        CHECK_OK(op_call_run(&call, comm));
+        void *y = mm_rows_copy(&call.out[OP_Y]);
+        const uint64_t hash = hash_bytes(y, (size_t)(c.m * c.n) * 2);
+        CHECK_EQ(ranks_allgather(NULL, &hash, hashes, sizeof hash), 0);
+        for (int r = 0; r < size; r++)
+            if (hashes[r] != hash)
+                test_fail(__FILE__, __LINE__, "%s: other bits than on rank %d", op_describe(&c).text, r);
+        free(y);
+        op_call_close(&call);
+    }
+}
+
+/* ---- Floating-point modes ------------------------------------------------------------------------ */
+
+#if defined(__x86_64__)
+/* Flushing, each direction, exceptions that would end the process: of one rank's thread. */
+TEST_RANKS(modes, "2")(tw_comm_t *comm)
+{
+    static const unsigned modes[] = {0x9fc0, 0x5f80, 0x3f80, 0x7f80, 0xffc0, 0x1000};
+    panels_random_t random = panels_random(default_seed);
+    for (int i = 0; i < 3 * OP_KINDS; i++) {
+        const op_case_t c = op_sample_any(tw_comm_size(comm), i, &random);
+        item_t item;
+        item_open(&item, &c, tw_comm_rank(comm));
+        for (int m = 0; m < MM_LENGTH(modes); m++) {
+            const unsigned before = _mm_getcsr();
+            op_call_clear(&item.call);
+            if (tw_comm_rank(comm) == m % 2)
+                _mm_setcsr(modes[m]);
+            const tw_status_t status = op_call_run(&item.call, comm);
+            _mm_setcsr(before);
+            CHECK_OK(status);
+            op_check(&item.call, &item.wanted);
+        }
+        item_close(&item);
+    }
+}
+#endif
+
+/* ---- Several communicators ---------------------------------------------------------------------- */
+
+enum { COMMS = 3 };
+
+typedef struct user {
+    pthread_t thread;
+    tw_comm_t *comm;
+    uint64_t seed;
+} user_t;
+
+static void *use_comm(void *arg)
+{
+    const user_t *user = arg;
+    repeat(user->comm, 10, 60, user->seed);
+    return NULL;
+}
+
+/* A thread each, with other calls each. */
+TEST_RANKS(communicators, "2,3")(tw_comm_t *comm)
+{
+    user_t users[COMMS] = {{.comm = comm}};
+    for (int i = 0; i < COMMS; i++) {
+        if (i > 0) /* the second in the opposite order of ranks */
+            CHECK_OK(tw_comm_split(comm, 0, i == 1 ? -tw_comm_rank(comm) : 0, NULL, &users[i].comm));
+        users[i].seed = default_seed + (uint64_t)i;
+    }
+    for (int i = 0; i < COMMS; i++)
+        CHECK_EQ(pthread_create(&users[i].thread, NULL, use_comm, &users[i]), 0);
+    for (int i = 0; i < COMMS; i++)
+        CHECK_EQ(pthread_join(users[i].thread, NULL), 0);
+    for (int i = 1; i < COMMS; i++)
+        tw_comm_destroy(users[i].comm);
+}
