@@ -1,18 +1,19 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# demo.sh BUILDDIR: what `make demo` shows. Kernels written for a collective API run on 4 ranks, which
-# are processes of this machine; every result is checked. With TILEWIRE_SEEDS set to the folder that
-# holds the documentation of ReduceScatter, the two kernels printed there run too, from their own text.
+# demo.sh BUILDDIR: what `make demo` shows. The fused operators run on 2 ranks, and kernels written for a
+# collective API on 4, which are processes of this machine; every result is checked. With TILEWIRE_SEEDS
+# set to the folder that holds the documentation of ReduceScatter, the two kernels printed there run too,
+# from their own text.
 set -eu
 build=$(cd "${1:?usage: demo.sh BUILDDIR}" && pwd)
 root=$(cd "$(dirname "$0")/.." && pwd)
 ranks=4
 step=0
-steps=4
+steps=5
 document=
 if [ -n "${TILEWIRE_SEEDS:-}" ]; then
     document=$(grep -ls 'extern "C" __global__ __aicore__ void reduce_scatter_custom' "$TILEWIRE_SEEDS"/* | head -n 1 || true)
-    [ -z "$document" ] || steps=5
+    [ -z "$document" ] || steps=6
 fi
 
 show()
@@ -24,7 +25,8 @@ show()
     "$@"
 }
 
-echo "Tilewire demo: $ranks ranks on this machine"
+echo "Tilewire demo: ranks are processes of this machine"
+show "fused operators on 2 ranks" "$build/tilewire" demo -o "$build/demo"
 show "C: sum a number over all ranks" "$build/tilewire" run -n $ranks -- "$build/examples/hello_allreduce"
 show "kernel: reduce-scatter, whole and in tiles" \
     "$build/tilewire" run -n $ranks -- "$build/examples/reduce_scatter_tiles"

@@ -65,8 +65,8 @@ extern const char *const bench_transports[];
 extern const char *const bench_memories[];
 extern const char *const bench_isas[];
 
-/* Initialises the library with the plan's settings. Prints the error and returns false on failure. */
-bool bench_init(const bench_plan_t *plan);
+/* Initialises the library; isa -1: as the environment says. Prints the error and returns false on failure. */
+bool bench_init(int threads, int isa);
 
 int bench_iters(const bench_plan_t *plan, size_t bytes);
 int bench_warmup(const bench_plan_t *plan, size_t bytes);
@@ -148,39 +148,71 @@ extern const char *const bench_op_names[];
 /* The shape of a plan's case; false if `bytes` is less than one element for each rank. */
 bool bench_shape_make(const bench_plan_t *plan, int rank, size_t bytes, bench_shape_t *shape_out);
 
-/* ---- Board: memory that all ranks of a bench share (bench_board.c) ------------------------------- */
+/* ---- Memory that all ranks of a bench share (bench_board.c) -------------------------------------- */
 
-typedef enum bench_variant { BENCH_OURS, BENCH_COPY, BENCH_PEER, BENCH_VARIANTS } bench_variant_t;
-
-typedef struct bench_board {
-    bench_plan_t plan;
-    size_t bytes;                          /* of the board */
-    int iters_max;                         /* room in `times` */
+/* The first member of what is shared. */
+typedef struct bench_meeting {
+    size_t bytes; /* of the shared memory */
+    int ranks;
+    int threads, isa;                      /* of each rank, for bench_init */
+    int transport;                         /* bench_transport_t: processes or threads */
+    bool mpi;                              /* processes are started by mpirun */
     int n_cpus;                            /* allowed when the bench began */
     _Alignas(64) _Atomic uint32_t arrived; /* at the barrier */
     _Alignas(64) _Atomic uint32_t round;   /* of the barrier; release by the last, acquire by the others */
     _Alignas(64) _Atomic uint32_t failed;  /* a rank gave up: nobody waits any more */
-    _Atomic uint32_t wrong;                /* a rank found a wrong result in this case */
-    uint32_t any_wrong;                    /* in any case; written by rank 0 */
-    _Alignas(64) double times[];           /* seconds: [variant][rank][iteration] */
+} bench_meeting_t;
+
+/* Makes zeroed memory that begins with a meeting; *path_out is what another process of this user opens. NULL on
+ * failure. */
+void *bench_shared_create(size_t bytes, int ranks, char *path_out, size_t path_bytes);
+/* NULL if it is not there, or has fewer bytes. */
+void *bench_shared_open(const char *path, size_t least_bytes);
+void bench_shared_close(void *shared);
+
+/* Returns when all ranks are here; false if one failed or the others do not come. */
+bool bench_barrier(bench_meeting_t *meeting);
+
+typedef enum bench_variant { BENCH_OURS, BENCH_COPY, BENCH_PEER, BENCH_VARIANTS } bench_variant_t;
+
+/* What the ranks of a collective's bench share. */
+typedef struct bench_board {
+    bench_meeting_t meeting;
+    bench_plan_t plan;
+    int iters_max;               /* room in `times` */
+    _Atomic uint32_t wrong;      /* a rank found a wrong result in this case */
+    uint32_t any_wrong;          /* in any case; written by rank 0 */
+    _Alignas(64) double times[]; /* seconds: [variant][rank][iteration] */
 } bench_board_t;
 
-/* Makes a board; *path_out is what another process of this user opens. NULL on failure. */
 bench_board_t *bench_board_create(const bench_plan_t *plan, char *path_out, size_t path_bytes);
-bench_board_t *bench_board_open(const char *path);
-void bench_board_close(bench_board_t *board);
-
 /* Times of one rank. */
 double *bench_board_times(bench_board_t *board, bench_variant_t variant, int rank);
 
-/* Returns when all ranks are here; false if one failed or the others do not come. */
-bool bench_barrier(bench_board_t *board);
+/* ---- Starting ranks (bench_launch.c) ------------------------------------------------------------- */
+
+/* A rank; `shared` begins with the meeting, `mpi` is NULL without MPI. Prints errors; false on failure. */
+typedef bool (*bench_rank_fn)(void *shared, int rank, const bench_peer_t *mpi, tw_allgather_fn allgather,
+                              void *allgather_user);
+
+typedef struct bench_launch {
+    const char *who;          /* for messages: "tilewire bench" */
+    bench_meeting_t *meeting; /* begins what the ranks share */
+    const char *path;         /* of what they share */
+    const char *word;         /* sub-command that is a rank: its argument is the path */
+    bench_rank_fn run;        /* a rank that is a thread */
+} bench_launch_t;
+
+/* Returns an exit status when all ranks have ended. */
+int bench_launch(const bench_launch_t *launch);
+
+/* The sub-command that is a rank. Returns the exit status. */
+int bench_be_rank(int argc, char **argv, size_t least_bytes, bench_rank_fn run);
 
 /* ---- Ranks (bench_rank.c) ------------------------------------------------------------------------ */
 
-/* Runs all cases of the board's plan as `rank`. `peer` may be NULL. Prints errors; false on failure. */
-bool bench_run_rank(bench_board_t *board, int rank, const bench_peer_t *peer, tw_allgather_fn allgather,
-                    void *allgather_user);
+/* Runs all cases of the board's plan as `rank`: a bench_rank_fn. */
+bool bench_run_rank(void *board, int rank, const bench_peer_t *peer, tw_allgather_fn allgather, void *allgather_user);
 
 /* ---- Report (bench_report.c) --------------------------------------------------------------------- */
 
@@ -198,6 +230,11 @@ void bench_report_case(bench_board_t *board, const bench_case_t *result);
 
 /* `tilewire bench gemm`: argv[0] is "bench", "gemm" is among the words. Returns the exit status. */
 int bench_gemm(int argc, char **argv);
+
+/* ---- Fused operators (bench_fused.c) ------------------------------------------------------------- */
+
+/* `tilewire bench OPERATOR`: argv[0] is "bench", the operator is among the words. Returns the exit status. */
+int bench_fused(int argc, char **argv);
 
 /* ---- Peers (bench_peer.c) ------------------------------------------------------------------------ */
 

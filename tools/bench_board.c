@@ -27,48 +27,60 @@ static int most_iters(const bench_plan_t *plan)
     return most;
 }
 
-static bench_board_t *map_board(int fd, size_t bytes)
+static void *map_shared(int fd, size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return memory != MAP_FAILED ? memory : NULL;
+}
+
+void *bench_shared_create(size_t bytes, int ranks, char *path_out, size_t path_bytes)
+{
+    const int fd = memfd_create("tilewire-bench", MFD_CLOEXEC); /* stays open: ranks open it by our pid */
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+        return NULL;
+    bench_meeting_t *meeting = map_shared(fd, bytes);
+    if (meeting == NULL)
+        return NULL;
+    meeting->bytes = bytes;
+    meeting->ranks = ranks;
+    meeting->n_cpus = bench_allowed();
+    (void)snprintf(path_out, path_bytes, "/proc/%d/fd/%d", (int)getpid(), fd);
+    return meeting;
+}
+
+void *bench_shared_open(const char *path, size_t least_bytes)
+{
+    struct stat info;
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    void *shared = NULL;
+    if (fstat(fd, &info) == 0 && (size_t)info.st_size >= least_bytes)
+        shared = map_shared(fd, (size_t)info.st_size);
+    (void)close(fd);
+    return shared;
+}
+
+void bench_shared_close(void *shared)
+{
+    if (shared != NULL)
+        (void)munmap(shared, ((bench_meeting_t *)shared)->bytes);
 }
 
 bench_board_t *bench_board_create(const bench_plan_t *plan, char *path_out, size_t path_bytes)
 {
     const int iters = most_iters(plan);
     const size_t bytes = sizeof(bench_board_t) + BENCH_VARIANTS * (size_t)plan->ranks * (size_t)iters * sizeof(double);
-    const int fd = memfd_create("tilewire-bench", MFD_CLOEXEC); /* stays open: ranks open it by our pid */
-    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
-        return NULL;
-    bench_board_t *board = map_board(fd, bytes);
-    if (board == NULL)
-        return NULL;
-    board->plan = *plan;
-    board->bytes = bytes;
-    board->iters_max = iters;
-    cpu_set_t set;
-    board->n_cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    (void)snprintf(path_out, path_bytes, "/proc/%d/fd/%d", (int)getpid(), fd);
+    bench_board_t *board = bench_shared_create(bytes, plan->ranks, path_out, path_bytes);
+    if (board != NULL) {
+        board->plan = *plan;
+        board->iters_max = iters;
+        board->meeting.threads = plan->threads;
+        board->meeting.isa = plan->isa;
+        board->meeting.transport = plan->transport;
+        board->meeting.mpi = plan->peers;
+    }
     return board;
-}
-
-bench_board_t *bench_board_open(const char *path)
-{
-    struct stat info;
-    const int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return NULL;
-    bench_board_t *board = NULL;
-    if (fstat(fd, &info) == 0 && (size_t)info.st_size >= sizeof *board)
-        board = map_board(fd, (size_t)info.st_size);
-    (void)close(fd);
-    return board;
-}
-
-void bench_board_close(bench_board_t *board)
-{
-    if (board != NULL)
-        (void)munmap(board, board->bytes);
 }
 
 double *bench_board_times(bench_board_t *board, bench_variant_t variant, int rank)
@@ -92,11 +104,11 @@ static time_t seconds_now(void)
 }
 
 /* The slow part of waiting: gives the core away between looks. */
-static bool wait_slowly(bench_board_t *board, uint32_t round)
+static bool wait_slowly(bench_meeting_t *meeting, uint32_t round)
 {
     const time_t end = seconds_now() + BARRIER_SECONDS;
-    for (unsigned i = 1; atomic_load_explicit(&board->round, memory_order_acquire) == round; i++) {
-        if (atomic_load_explicit(&board->failed, memory_order_relaxed) != 0)
+    for (unsigned i = 1; atomic_load_explicit(&meeting->round, memory_order_acquire) == round; i++) {
+        if (atomic_load_explicit(&meeting->failed, memory_order_relaxed) != 0)
             return false;
         if (i % 1024 == 0 && seconds_now() > end)
             return false;
@@ -105,20 +117,20 @@ static bool wait_slowly(bench_board_t *board, uint32_t round)
     return true;
 }
 
-bool bench_barrier(bench_board_t *board)
+bool bench_barrier(bench_meeting_t *meeting)
 {
-    const uint32_t ranks = (uint32_t)board->plan.ranks;
-    const int spins = board->plan.ranks <= board->n_cpus ? 20000 : 20;
-    const uint32_t round = atomic_load_explicit(&board->round, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&board->arrived, 1, memory_order_acq_rel) + 1 == ranks) {
-        atomic_store_explicit(&board->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&board->round, round + 1, memory_order_release);
-        return atomic_load_explicit(&board->failed, memory_order_relaxed) == 0;
+    const uint32_t ranks = (uint32_t)meeting->ranks;
+    const int spins = meeting->ranks <= meeting->n_cpus ? 20000 : 20;
+    const uint32_t round = atomic_load_explicit(&meeting->round, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&meeting->arrived, 1, memory_order_acq_rel) + 1 == ranks) {
+        atomic_store_explicit(&meeting->arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&meeting->round, round + 1, memory_order_release);
+        return atomic_load_explicit(&meeting->failed, memory_order_relaxed) == 0;
     }
     for (int i = 0; i < spins; i++) {
-        if (atomic_load_explicit(&board->round, memory_order_acquire) != round)
+        if (atomic_load_explicit(&meeting->round, memory_order_acquire) != round)
             return true;
         pause_cpu();
     }
-    return wait_slowly(board, round);
+    return wait_slowly(meeting, round);
 }

@@ -100,7 +100,7 @@ static int parse_plan(int argc, char **argv, gemm_plan_t *plan)
 typedef struct state {
     const gemm_plan_t *plan;
     tw_comm_t *comm;
-    gemm_torch_t torch;
+    bench_torch_t torch;
     bench_peak_t peak;
     uint64_t peak_turns;
     gemm_operands_t operands;
@@ -166,7 +166,7 @@ static double time_variant(state_t *state, gemm_variant_t variant)
     case GEMM_STREAM:
         return gemm_stream(copy_at(state, next_copy(state)), state->weights.bytes);
     default:
-        return gemm_torch_run(&state->torch);
+        return bench_torch_time(&state->torch, "run");
     }
 }
 
@@ -324,7 +324,7 @@ static bool run_plan(const gemm_plan_t *plan, bool *wrong)
     for (int i = 0; ok && i < plan->shapes.n; i++)
         ok = run_shape(&state, &plan->shapes.value[i], wrong);
     tw_comm_destroy(state.comm);
-    gemm_torch_stop(&state.torch);
+    bench_torch_stop(&state.torch);
     return ok;
 }
 
@@ -335,6 +335,5 @@ int bench_gemm(int argc, char **argv)
     const int refused = parse_plan(argc, argv, &plan);
     if (refused >= 0)
         return refused;
-    const bench_plan_t settings = {.threads = plan.threads, .isa = plan.isa};
-    return bench_init(&settings) && run_plan(&plan, &wrong) && !wrong ? 0 : 1;
+    return bench_init(plan.threads, plan.isa) && run_plan(&plan, &wrong) && !wrong ? 0 : 1;
 }

@@ -8,6 +8,7 @@
  */
 #include "../bench/peak.h"
 #include "bench.h"
+#include "bench_torch.h"
 
 enum { GEMM_SIZE_MAX = 1 << 24, GEMM_SMALL_M = 16 };
 
@@ -73,6 +74,11 @@ typedef struct gemm_check {
     double max_err, bound; /* see the manual page */
 } gemm_check_t;
 
+/* Half a unit in the last place of a 16-bit float of that magnitude. */
+double gemm_half_ulp(const bench_dtype_t *type, double magnitude);
+/* Parts of the bound of a sum of k products: times the sum of magnitudes, and absolute. */
+void gemm_bound(const bench_dtype_t *x1, size_t k, double *relative_out, double *flush_out);
+
 /* Compares y with a reference in fp64; keeps y for gemm_operands_same. Prints the worst wrong element. */
 gemm_check_t gemm_operands_verify(gemm_operands_t *operands);
 
@@ -111,23 +117,12 @@ double gemm_peak_rate(bench_peak_t instruction, uint64_t turns);
 /* Seconds to read the bytes once, each thread a share; the same on failure. `data` is aligned to 64. */
 double gemm_stream(const void *data, size_t bytes);
 
-/* ---- torch (bench_torch.c) --------------------------------------------------------------------- */
+/* ---- torch (bench_gemm_torch.c) ---------------------------------------------------------------- */
 
-typedef struct gemm_torch {
-    int pid;
-    int fd;
-    void *in;         /* FILE, what it answers */
-    char version[64]; /* "torch 2.13.0" */
-} gemm_torch_t;
-
-/* Starts it on the caller's CPUs, under the same cap as the library; prints what is missing. */
-bool gemm_torch_start(const gemm_plan_t *plan, gemm_torch_t *torch_out);
+bool gemm_torch_start(const gemm_plan_t *plan, bench_torch_t *torch_out);
 /* Prepares a case with so many copies of the weight. *layout_out is "" if torch has no such product. */
-bool gemm_torch_case(gemm_torch_t *torch, const gemm_plan_t *plan, const cli_shape_t *shape, size_t copies,
+bool gemm_torch_case(bench_torch_t *torch, const gemm_plan_t *plan, const cli_shape_t *shape, size_t copies,
                      char *layout_out, size_t layout_bytes);
-/* Seconds of one product; negative, with an error printed, on failure. */
-double gemm_torch_run(gemm_torch_t *torch);
-void gemm_torch_stop(gemm_torch_t *torch);
 
 /* ---- Report (bench_gemm_report.c) -------------------------------------------------------------- */
 
@@ -144,7 +139,7 @@ typedef struct gemm_case {
     const char *peer, *peer_layout;
 } gemm_case_t;
 
-void gemm_report_header(const gemm_plan_t *plan, bench_peak_t peak, int n_cpus, const gemm_torch_t *torch);
+void gemm_report_header(const gemm_plan_t *plan, bench_peak_t peak, int n_cpus, const bench_torch_t *torch);
 void gemm_report_case(const gemm_case_t *result);
 
 #endif

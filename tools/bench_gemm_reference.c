@@ -142,7 +142,7 @@ static void multiply(reference_t *ref, size_t col, size_t cols)
 
 /* ---- Bound ------------------------------------------------------------------------------------- */
 
-static double half_ulp(const bench_dtype_t *type, double magnitude)
+double gemm_half_ulp(const bench_dtype_t *type, double magnitude)
 {
     const bool bf16 = type->type == TW_HCCL_BFP16;
     const int least = bf16 ? -126 : -14, fraction = bf16 ? 7 : 10;
@@ -155,13 +155,12 @@ static double half_ulp(const bench_dtype_t *type, double magnitude)
  * products of halves each, hence twice that. bf16 instructions take denormal factors and sums for
  * zero; factors are below 1 in magnitude.
  */
-static void set_bound(reference_t *ref)
+void gemm_bound(const bench_dtype_t *x1, size_t k, double *relative_out, double *flush_out)
 {
-    const double k = (double)ref->operands->shape.k;
     const char *isa = bench_info("cpu", "isa");
-    const bool bf16 = ref->x1->type == TW_HCCL_BFP16, amx = strcmp(isa, "amx") == 0;
-    ref->relative = (amx && !bf16 ? 2 : 1) * 0x1p-23 * (k + 1);
-    ref->flush = bf16 && (amx || strcmp(isa, "avx512bf16") == 0) ? 3 * k * 0x1p-126 : 0;
+    const bool bf16 = x1->type == TW_HCCL_BFP16, amx = strcmp(isa, "amx") == 0;
+    *relative_out = (amx && !bf16 ? 2 : 1) * 0x1p-23 * ((double)k + 1);
+    *flush_out = bf16 && (amx || strcmp(isa, "avx512bf16") == 0) ? 3 * (double)k * 0x1p-126 : 0;
 }
 
 static double bound_of(const reference_t *ref, double sum, double magnitude)
@@ -169,7 +168,7 @@ static double bound_of(const reference_t *ref, double sum, double magnitude)
     if (ref->y->bytes == 4)
         return 0;
     const double bound = ref->relative * magnitude + ref->flush;
-    return bound + half_ulp(ref->y, fabs(sum) + bound);
+    return bound + gemm_half_ulp(ref->y, fabs(sum) + bound);
 }
 
 static double result_at(const reference_t *ref, size_t row, size_t col)
@@ -233,7 +232,7 @@ static bool make_reference(gemm_operands_t *operands, reference_t *ref)
     ref->x2 = gemm_model(operands->dtype->x2);
     ref->y = gemm_model(operands->dtype->y);
     ref->check = (gemm_check_t){.verified = true, .max_err = -1};
-    set_bound(ref);
+    gemm_bound(ref->x1, k, &ref->relative, &ref->flush);
     if (!allocate_reference(ref, step))
         return false;
     fill_values(ref);

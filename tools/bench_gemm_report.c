@@ -9,23 +9,10 @@
 #include "bench_stats.h"
 #include "json.h"
 
-/* A median and an interquartile range. */
-typedef struct spread {
-    double median, iqr;
-} spread_t;
-
 typedef struct summary {
     double seconds;
-    spread_t gflops, peak, peak_ratio, stream_ratio, peer, peer_ratio;
+    bench_spread_t gflops, peak, peak_ratio, stream_ratio, peer, peer_ratio;
 } summary_t;
-
-/* Of a[i] / b[i]; `work` has room for n values. */
-static spread_t spread_of(const double *a, const double *b, int n, double *work)
-{
-    spread_t spread;
-    spread.median = bench_ratio(a, b, n, work, &spread.iqr);
-    return spread;
-}
 
 /* `work` has room for three arrays of result->iters values. */
 static void summarise(const gemm_case_t *result, double *work, summary_t *sum)
@@ -36,18 +23,18 @@ static void summarise(const gemm_case_t *result, double *work, summary_t *sum)
     double *ours = work, *other = work + n, *ratios = work + 2 * n;
     for (int i = 0; i < n; i++)
         other[i] = giga;
-    sum->gflops = spread_of(other, result->values[GEMM_OURS], n, ratios);
+    sum->gflops = bench_spread(other, result->values[GEMM_OURS], n, ratios);
     if (result->has[GEMM_TORCH]) {
-        sum->peer = spread_of(other, result->values[GEMM_TORCH], n, ratios);
-        sum->peer_ratio = spread_of(result->values[GEMM_TORCH], result->values[GEMM_OURS], n, ratios);
+        sum->peer = bench_spread(other, result->values[GEMM_TORCH], n, ratios);
+        sum->peer_ratio = bench_spread(result->values[GEMM_TORCH], result->values[GEMM_OURS], n, ratios);
     }
     if (result->has[GEMM_STREAM])
-        sum->stream_ratio = spread_of(result->values[GEMM_OURS], result->values[GEMM_STREAM], n, ratios);
+        sum->stream_ratio = bench_spread(result->values[GEMM_OURS], result->values[GEMM_STREAM], n, ratios);
     for (int i = 0; i < n; i++) {
         ours[i] = giga / result->values[GEMM_OURS][i];
         other[i] = result->values[GEMM_PEAK][i] * 1e-9;
     }
-    sum->peak_ratio = spread_of(ours, other, n, ratios);
+    sum->peak_ratio = bench_spread(ours, other, n, ratios);
     sum->peak.median = bench_median(other, n);
     memcpy(ours, result->values[GEMM_OURS], (size_t)n * sizeof *ours);
     sum->seconds = bench_median(ours, n);
@@ -92,7 +79,7 @@ static void print_json(const gemm_case_t *result, const summary_t *sum)
 }
 
 /* Two columns, empty if there is no value. */
-static void print_spread(const spread_t *spread, int width, int digits)
+static void print_spread(const bench_spread_t *spread, int width, int digits)
 {
     if (isfinite(spread->median))
         (void)printf(" %*.*f %7.*f", width, digits, spread->median, digits, spread->iqr);
@@ -124,7 +111,7 @@ static void print_row(const gemm_case_t *result, const summary_t *sum)
     (void)printf("\n");
 }
 
-void gemm_report_header(const gemm_plan_t *plan, bench_peak_t peak, int n_cpus, const gemm_torch_t *torch)
+void gemm_report_header(const gemm_plan_t *plan, bench_peak_t peak, int n_cpus, const bench_torch_t *torch)
 {
     if (plan->json)
         return;
@@ -147,7 +134,7 @@ void gemm_report_header(const gemm_plan_t *plan, bench_peak_t peak, int n_cpus, 
 
 void gemm_report_case(const gemm_case_t *result)
 {
-    static const spread_t none = {NAN, NAN};
+    static const bench_spread_t none = {NAN, NAN};
     summary_t sum = {NAN, none, none, none, none, none, none};
     double *work = result->iters > 0 ? calloc(3 * (size_t)result->iters, sizeof *work) : NULL;
     if (work != NULL)

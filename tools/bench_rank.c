@@ -49,7 +49,7 @@ typedef struct bench_state {
 static bool give_up(bench_state_t *state, const char *what, const char *why)
 {
     (void)fprintf(stderr, "tilewire bench: rank %d: %s: %s\n", state->rank, what, why);
-    atomic_store(&state->board->failed, 1);
+    atomic_store(&state->board->meeting.failed, 1);
     return false;
 }
 
@@ -188,7 +188,7 @@ static inline bool call_peer(const bench_state_t *state)
 static double timed_call(bench_state_t *state, bench_variant_t variant)
 {
     bool ok = true;
-    if (!bench_barrier(state->board))
+    if (!bench_barrier(&state->board->meeting))
         return -1;
     const int64_t start = bench_now_ns();
     if (variant == BENCH_OURS)
@@ -278,7 +278,7 @@ static bool verify(bench_state_t *state, bench_fill_t fill)
         if (fill == BENCH_FILL_EXACT) /* its order of additions is its own */
             check(state, &values, state->peer_recv);
     }
-    return bench_barrier(state->board);
+    return bench_barrier(&state->board->meeting);
 }
 
 /* ---- Cases ------------------------------------------------------------------------------------- */
@@ -332,7 +332,7 @@ static bool time_case(bench_state_t *state, const bench_case_t *result, int warm
     }
     const bench_values_t values = values_of(state, BENCH_FILL_RANDOM);
     check(state, &values, state->recv); /* the last one is still right */
-    return bench_barrier(state->board);
+    return bench_barrier(&state->board->meeting);
 }
 
 static bool run_case(bench_state_t *state, size_t bytes)
@@ -350,7 +350,7 @@ static bool run_case(bench_state_t *state, size_t bytes)
     result.verified = atomic_load(&board->wrong) == 0;
     if (!result.verified)
         result.iters = 0;
-    if (!bench_barrier(board))
+    if (!bench_barrier(&board->meeting))
         return false;
     if (state->rank == 0) {
         show_progress(state, false);
@@ -358,7 +358,7 @@ static bool run_case(bench_state_t *state, size_t bytes)
         board->any_wrong |= !result.verified;
         atomic_store(&board->wrong, 0);
     }
-    return bench_barrier(board);
+    return bench_barrier(&board->meeting);
 }
 
 static bool run_cases(bench_state_t *state)
@@ -373,12 +373,12 @@ static bool run_cases(bench_state_t *state)
             return false;
     }
     session_close(state);
-    return bench_barrier(state->board);
+    return bench_barrier(&state->board->meeting);
 }
 
-bool bench_run_rank(bench_board_t *board, int rank, const bench_peer_t *peer, tw_allgather_fn allgather,
-                    void *allgather_user)
+bool bench_run_rank(void *shared, int rank, const bench_peer_t *peer, tw_allgather_fn allgather, void *allgather_user)
 {
+    bench_board_t *board = shared;
     bench_state_t *state = calloc(1, sizeof *state);
     if (state == NULL)
         return false;

@@ -31,11 +31,7 @@ const char *bench_info(const char *section, const char *name)
 
 static void slowest_rank(bench_board_t *board, bench_variant_t variant, int iters, double *times_out)
 {
-    for (int i = 0; i < iters; i++) {
-        times_out[i] = 0;
-        for (int rank = 0; rank < board->plan.ranks; rank++)
-            times_out[i] = fmax(times_out[i], bench_board_times(board, variant, rank)[i]);
-    }
+    bench_slowest(bench_board_times(board, variant, 0), board->plan.ranks, board->iters_max, iters, times_out);
 }
 
 /* `work` has room for four arrays of result->iters values. */
@@ -111,7 +107,7 @@ void bench_report_header(const bench_board_t *board, const bench_peer_t *peer)
         return;
     (void)printf("# tilewire %s, %s, isa %s, pinned: %d cpu%s a rank of %d allowed\n",
                  bench_info("version", "tilewire"), bench_info("cpu", "model"), bench_info("cpu", "isa"), plan->threads,
-                 plan->threads > 1 ? "s" : "", board->n_cpus);
+                 plan->threads > 1 ? "s" : "", board->meeting.n_cpus);
     (void)printf("# %s, %s, ranks %d, threads %d, transport %s, memory %s%s%s\n", bench_ops[plan->op].name,
                  bench_dtypes[plan->dtype].name, plan->ranks, plan->threads, bench_transports[plan->transport],
                  bench_memories[plan->memory], peer != NULL ? ", beside " : "", peer != NULL ? peer->name : "");

@@ -45,3 +45,19 @@ double bench_ratio(const double *a, const double *b, int n, double *work, double
     *iqr_out = bench_quantile(work, n, 0.75) - bench_quantile(work, n, 0.25);
     return bench_quantile(work, n, 0.5);
 }
+
+bench_spread_t bench_spread(const double *a, const double *b, int n, double *work)
+{
+    bench_spread_t spread;
+    spread.median = bench_ratio(a, b, n, work, &spread.iqr);
+    return spread;
+}
+
+void bench_slowest(const double *rows, int n_rows, int stride, int n, double *out)
+{
+    for (int i = 0; i < n; i++) {
+        out[i] = 0;
+        for (int row = 0; row < n_rows; row++)
+            out[i] = fmax(out[i], rows[(size_t)row * (size_t)stride + (size_t)i]);
+    }
+}

@@ -15,6 +15,17 @@ double bench_percentile(const double *sorted, int n, double share);
 /* Sorts; the median of the n >= 1 values. */
 double bench_median(double *values, int n);
 
+/* A median and an interquartile range. */
+typedef struct bench_spread {
+    double median, iqr;
+} bench_spread_t;
+
+/* Of a[i] / b[i]. `work` has room for n values. */
+bench_spread_t bench_spread(const double *a, const double *b, int n, double *work);
+
+/* The largest of each column of rows that lie `stride` apart. */
+void bench_slowest(const double *rows, int n_rows, int stride, int n, double *out);
+
 /* Median and interquartile range of a[i] / b[i]. `work` has room for n values. */
 double bench_ratio(const double *a, const double *b, int n, double *work, double *iqr_out);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch beside us: a child process that runs bench/peers/peer_torch.py and answers line by line, each
- * waiting in read() while the other computes. It is started before the library has threads.
+ * torch beside us: a child process that runs a script of bench/peers and answers line by line, each
+ * waiting in read() while the other computes.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,9 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bench_gemm.h"
-
-#define SCRIPT "peer_torch.py"
+#include "bench.h"
+#include "bench_torch.h"
 
 /* ---- Finding it -------------------------------------------------------------------------------- */
 
@@ -36,20 +35,24 @@ static bool find_file(const char *const *below, char *path_out, size_t bytes)
     return false;
 }
 
-static bool find_script(char *path_out, size_t bytes)
+static bool find_script(const bench_torch_args_t *args, char *path_out, size_t bytes)
 {
-    static const char *const below[] = {"../bench/peers/" SCRIPT, "../lib/tilewire/" SCRIPT, "tilewire/" SCRIPT, NULL};
-    const char *given = getenv("PEER_TORCH");
+    char below[3][64];
+    const char *const places[] = {below[0], below[1], below[2], NULL};
+    const char *given = getenv(args->variable);
     if (given != NULL && given[0] != '\0') {
         if (snprintf(path_out, bytes, "%s", given) < (int)bytes && access(path_out, R_OK) == 0)
             return true;
-        (void)fprintf(stderr, "tilewire bench: --peers: PEER_TORCH is %s, which cannot be read\n", given);
+        (void)fprintf(stderr, "tilewire bench: --peers: %s is %s, which cannot be read\n", args->variable, given);
         return false;
     }
-    if (find_file(below, path_out, bytes))
+    (void)snprintf(below[0], sizeof below[0], "../bench/peers/%s", args->script);
+    (void)snprintf(below[1], sizeof below[1], "../lib/tilewire/%s", args->script);
+    (void)snprintf(below[2], sizeof below[2], "tilewire/%s", args->script);
+    if (find_file(places, path_out, bytes))
         return true;
-    (void)fprintf(stderr,
-                  "tilewire bench: --peers: bench/peers/" SCRIPT " is not found; PEER_TORCH may say where it is\n");
+    (void)fprintf(stderr, "tilewire bench: --peers: bench/peers/%s is not found; %s may say where it is\n",
+                  args->script, args->variable);
     return false;
 }
 
@@ -66,26 +69,28 @@ static void find_python(char *path_out, size_t bytes)
 /* ---- The child --------------------------------------------------------------------------------- */
 
 /* What the library is capped to, torch is: names of oneDNN, and of torch's own kernels. */
-static void cap_child(const gemm_plan_t *plan)
+static void cap_child(int wanted)
 {
     static const char *const onednn[] = {"SSE41", "AVX2", "AVX512_CORE_VNNI", "AVX512_CORE_BF16", "AVX512_CORE_AMX"};
     static const char *const torch[] = {"default", "avx2", "avx512", "avx512", "avx512"};
     const char *level = bench_info("cpu", "isa");
     const int isa = cli_find(level, bench_isas);
-    if (isa < 0 || (plan->isa < 0 && strcmp(level, bench_info("cpu", "isa_machine")) == 0))
+    if (isa < 0 || (wanted < 0 && strcmp(level, bench_info("cpu", "isa_machine")) == 0))
         return;
     (void)setenv("ONEDNN_MAX_CPU_ISA", onednn[isa], 1);
     (void)setenv("ATEN_CPU_CAPABILITY", torch[isa], 1);
 }
 
-static void run_child(const gemm_plan_t *plan, int fd, char *python, char *script)
+static void run_child(const bench_torch_args_t *args, int fd, char *python, char *script)
 {
     char threads[16];
-    char *argv[] = {python, script, threads, NULL};
-    (void)snprintf(threads, sizeof threads, "%d", plan->threads);
+    char *argv[4 + BENCH_TORCH_WORDS] = {python, script, threads, NULL};
+    (void)snprintf(threads, sizeof threads, "%d", args->threads);
+    for (int i = 0; i < args->n_words; i++)
+        argv[3 + i] = (char *)(uintptr_t)args->words[i]; /* exec does not write to them */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)setenv("OMP_NUM_THREADS", threads, 1);
-    cap_child(plan);
+    cap_child(args->isa);
     if (dup2(fd, STDIN_FILENO) >= 0 && dup2(fd, STDOUT_FILENO) >= 0)
         (void)execvp(python, argv);
     (void)fprintf(stderr, "tilewire bench: --peers: %s: %m\n", python);
@@ -94,14 +99,14 @@ static void run_child(const gemm_plan_t *plan, int fd, char *python, char *scrip
 
 /* ---- Talking ----------------------------------------------------------------------------------- */
 
-static bool ask(gemm_torch_t *torch, const char *line)
+static bool ask(bench_torch_t *torch, const char *line)
 {
     const size_t bytes = strlen(line);
     return send(torch->fd, line, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
 }
 
 /* A line without its end; false if the child has ended. */
-static bool answer(gemm_torch_t *torch, char *line_out, int bytes)
+static bool answer(bench_torch_t *torch, char *line_out, int bytes)
 {
     if (fgets(line_out, bytes, torch->in) == NULL)
         return false;
@@ -115,14 +120,14 @@ static bool lost(void)
     return false;
 }
 
-static bool not_an_answer(const char *question, const char *line)
+bool bench_torch_odd(const char *question, const char *line)
 {
     (void)fprintf(stderr, "tilewire bench: --peers: '%s' is no answer of torch to '%s'\n", line, question);
     return false;
 }
 
 /* The first line is the version of torch; prints what it is otherwise. */
-static bool greet(gemm_torch_t *torch, const char *python, const char *script)
+static bool greet(bench_torch_t *torch, const char *python, const char *script)
 {
     static const char help[] = "scripts/peers.sh installs torch into .venv; PEER_PYTHON may name another python";
     char line[256];
@@ -139,11 +144,11 @@ static bool greet(gemm_torch_t *torch, const char *python, const char *script)
     return false;
 }
 
-bool gemm_torch_start(const gemm_plan_t *plan, gemm_torch_t *torch_out)
+bool bench_torch_start(const bench_torch_args_t *args, bench_torch_t *torch_out)
 {
     char script[PATH_MAX], python[PATH_MAX];
     int fds[2];
-    if (!find_script(script, sizeof script))
+    if (!find_script(args, script, sizeof script))
         return false;
     find_python(python, sizeof python);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
@@ -151,54 +156,40 @@ bool gemm_torch_start(const gemm_plan_t *plan, gemm_torch_t *torch_out)
     (void)fflush(NULL);
     torch_out->pid = fork();
     if (torch_out->pid == 0)
-        run_child(plan, fds[1], python, script);
+        run_child(args, fds[1], python, script);
     (void)close(fds[1]);
     torch_out->fd = fds[0];
     torch_out->in = fdopen(fds[0], "r");
     if (torch_out->pid > 0 && torch_out->in != NULL && greet(torch_out, python, script))
         return true;
-    gemm_torch_stop(torch_out);
+    bench_torch_stop(torch_out);
     return false;
 }
 
-bool gemm_torch_case(gemm_torch_t *torch, const gemm_plan_t *plan, const cli_shape_t *shape, size_t copies,
-                     char *layout_out, size_t layout_bytes)
+bool bench_torch_ask(bench_torch_t *torch, const char *question, char *answer_out, int bytes)
 {
-    char line[256];
-    (void)snprintf(line, sizeof line, "case %s %zu %zu %zu %d %zu\n", gemm_dtypes[plan->dtype].name, shape->m, shape->k,
-                   shape->n, plan->threads, copies);
-    if (!ask(torch, line) || !answer(torch, line, sizeof line))
-        return lost();
-    layout_out[0] = '\0';
-    if (strncmp(line, "ok ", 3) == 0)
-        (void)snprintf(layout_out, layout_bytes, "%s", line + 3);
-    else if (strncmp(line, "none ", 5) == 0)
-        (void)fprintf(stderr, "tilewire bench: --peers: %s: %s\n", torch->version, line);
-    else
-        return not_an_answer("case", line);
-    return true;
+    return (ask(torch, question) && answer(torch, answer_out, bytes)) || lost();
 }
 
-double gemm_torch_run(gemm_torch_t *torch)
+double bench_torch_time(bench_torch_t *torch, const char *word)
 {
-    char line[64];
-    if (!ask(torch, "run\n") || !answer(torch, line, sizeof line)) {
-        (void)lost();
+    char question[32], line[64];
+    (void)snprintf(question, sizeof question, "%s\n", word);
+    if (!bench_torch_ask(torch, question, line, sizeof line))
         return -1;
-    }
     char *end;
     const double ns = strtod(line, &end);
     if (*end == '\0' && ns > 0 && isfinite(ns))
         return ns * 1e-9;
-    (void)not_an_answer("run", line);
+    (void)bench_torch_odd(word, line);
     return -1;
 }
 
-void gemm_torch_stop(gemm_torch_t *torch)
+void bench_torch_stop(bench_torch_t *torch)
 {
     if (torch->in != NULL)
         (void)fclose(torch->in); /* the end of its input ends it */
     if (torch->pid > 0)
         (void)waitpid(torch->pid, NULL, 0);
-    *torch = (gemm_torch_t){0};
+    *torch = (bench_torch_t){0};
 }

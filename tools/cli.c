@@ -89,7 +89,7 @@ static void print_option(const cli_option_t *option)
                    option->argument != NULL ? option->argument : "");
     (void)printf("%-*s  %s", HELP_COLUMN, head, option->help);
     if (option->words != NULL) {
-        (void)printf("; one of ");
+        (void)printf(option->type == CLI_CHOICE ? "; or one of " : "; one of ");
         print_words(stdout, option->words);
     }
     (void)printf("\n");
@@ -159,6 +159,26 @@ static bool parse_shape(const char **text, size_t max, cli_shape_t *shape_out)
     return true;
 }
 
+static bool parse_one_shape(const char *text, size_t max, cli_shape_t *shape_out)
+{
+    return parse_shape(&text, max, shape_out) && *text == '\0';
+}
+
+/* A number within the option's limits, or one of its words. */
+static bool parse_choice(const cli_option_t *option, const char *text, int *value_out)
+{
+    const int word = cli_find(text, option->words);
+    *value_out = -word;
+    return word >= 0 || (parse_int(text, value_out) && *value_out >= option->min && *value_out <= option->max);
+}
+
+static bool parse_share(const char *text, double *share_out)
+{
+    char *end;
+    *share_out = strtod(text, &end);
+    return end > text && *end == '\0' && *share_out >= 0 && *share_out <= 1;
+}
+
 /* Adds to what is there. */
 static bool parse_shapes(const char *text, size_t max, cli_shapes_t *shapes)
 {
@@ -206,6 +226,30 @@ static bool store(const cli_command_t *command, const cli_option_t *option, cons
             return true;
         (void)cli_usage_error(command, "--%s %s: must be m,k,n[;m,k,n...] of numbers from 1 to %d, at most %d shapes",
                               option->name, text, option->max, CLI_SHAPES_MAX);
+        return false;
+    case CLI_SHAPE:
+        if (parse_one_shape(text, (size_t)option->max, place))
+            return true;
+        (void)cli_usage_error(command, "--%s %s: must be m,k,n, numbers from 1 to %d", option->name, text, option->max);
+        return false;
+    case CLI_CHOICE:
+        if (parse_choice(option, text, place))
+            return true;
+        (void)fprintf(stderr, "%s: --%s %s: must be a number from %d to %d, or one of ", command->name, option->name,
+                      text, option->min, option->max);
+        print_words(stderr, option->words);
+        (void)fprintf(stderr, "\n");
+        return false;
+    case CLI_SHARE:
+        if (parse_share(text, place))
+            return true;
+        (void)cli_usage_error(command, "--%s %s: must be a number from 0 to 1", option->name, text);
+        return false;
+    case CLI_TEXT:
+        *(const char **)place = text;
+        if (text[0] != '\0')
+            return true;
+        (void)cli_usage_error(command, "--%s is empty", option->name);
         return false;
     }
     return false;

@@ -16,6 +16,10 @@ typedef enum cli_type {
     CLI_WORD,   /* int, the index of the word in `words` */
     CLI_SIZES,  /* cli_sizes_t, sizes separated by commas; 4K, 64M, 1G */
     CLI_SHAPES, /* cli_shapes_t, m,k,n separated by semicolons, each within 1..max; repeating adds */
+    CLI_SHAPE,  /* cli_shape_t, one m,k,n */
+    CLI_CHOICE, /* int, within min..max, or word number i of `words`, which is -i */
+    CLI_SHARE,  /* double, within 0..1 */
+    CLI_TEXT,   /* const char *, as it was given */
 } cli_type_t;
 
 enum { CLI_SIZES_MAX = 64, CLI_SHAPES_MAX = 64 };

@@ -1,23 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tilewire bench`: the grammar of the collectives' benches, and how their ranks are started: as
- * threads, as processes of our own, or by mpirun when MPI is timed beside us. bench_gemm.c has that of
- * matrix products.
+ * `tilewire bench`: the grammar of the collectives' benches. bench_gemm.c has that of matrix products,
+ * bench_fused.c that of the fused operators.
  */
 #define _GNU_SOURCE
-#include <limits.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
-#include "bench.h"
+#include "bench_fused.h"
 #include "commands.h"
-#include "spawn.h"
 
 const char *const bench_transports[] = {"shm", "threads", NULL};
 const char *const bench_memories[] = {"symmetric", "plain", NULL};
@@ -51,10 +43,12 @@ static const cli_option_t options[] = {
 
 static const cli_command_t command = {
     .name = "tilewire bench",
-    .usage = "COLLECTIVE [options]\n       tilewire bench gemm [options]",
+    .usage = "COLLECTIVE [options]\n       tilewire bench OPERATOR [options]\n       tilewire bench gemm [options]",
     .about = "Verifies a collective, then times it: all_reduce, all_gather, reduce_scatter, alltoall or\n"
              "alltoallv. Bandwidths are those of nccl-tests. Every iteration also times one copy of the\n"
              "send buffer by every rank, for comparison.\n"
+             "The fused operators are mm_reduce_scatter, mm_all_reduce, all_gather_mm, gmm_alltoallv and\n"
+             "alltoallv_gmm; 'tilewire bench mm_reduce_scatter --help' has their options.\n"
              "gemm times matrix products; 'tilewire bench gemm --help' has its options.",
     .options = options,
 };
@@ -75,20 +69,6 @@ int bench_warmup(const bench_plan_t *plan, size_t bytes)
     if (plan->warmup >= 0)
         return plan->warmup;
     return bytes < SMALL_BYTES ? 100 : bytes < LARGE_BYTES ? 20 : 5;
-}
-
-bool bench_init(const bench_plan_t *plan)
-{
-    char threads[32], isa[32];
-    (void)snprintf(threads, sizeof threads, "THREADS=%d", plan->threads);
-    (void)snprintf(isa, sizeof isa, "ISA=%s", plan->isa >= 0 ? bench_isas[plan->isa] : "");
-    const char *const settings[] = {threads, plan->isa >= 0 ? isa : NULL, NULL};
-    tw_init_args_t args = TW_INIT_ARGS_INIT;
-    args.settings = settings;
-    if (tw_init(&args) == TW_OK)
-        return true;
-    (void)fprintf(stderr, "tilewire bench: %s\n", tw_last_error());
-    return false;
 }
 
 /* The default sizes that are large enough for so many ranks. */
@@ -120,9 +100,10 @@ static int check_plan(bench_plan_t *plan)
 static int unknown_operation(const char *name)
 {
     static const char *const gemm[] = {"gemm", NULL};
-    const char *closest = cli_closest(name, bench_op_names);
-    if (closest == NULL)
-        closest = cli_closest(name, gemm);
+    const char *const *const lists[] = {bench_op_names, fused_op_names, gemm};
+    const char *closest = NULL;
+    for (int i = 0; closest == NULL && i < 3; i++)
+        closest = cli_closest(name, lists[i]);
     return closest != NULL ? cli_usage_error(&command, "unknown operation '%s', did you mean '%s'?", name, closest)
                            : cli_usage_error(&command, "unknown operation '%s'", name);
 }
@@ -144,103 +125,13 @@ static int parse_plan(int argc, char **argv, bench_plan_t *plan)
     return check_plan(plan);
 }
 
-/* ---- Ranks as threads -------------------------------------------------------------------------- */
+/* ---- The command --------------------------------------------------------------------------------- */
 
-enum { GATHER_BYTES = 65536 }; /* the most that a rank contributes while a communicator is made */
-
-typedef struct thread_rank {
-    bench_board_t *board;
-    unsigned char *gather; /* GATHER_BYTES a rank, shared */
-    int rank;
-    bool ok;
-    pthread_t thread;
-} thread_rank_t;
-
-static int gather_between_threads(void *user, const void *in, void *out, size_t bytes)
-{
-    thread_rank_t *self = user;
-    if (bytes > GATHER_BYTES)
-        return -1;
-    memcpy(self->gather + (size_t)self->rank * GATHER_BYTES, in, bytes);
-    if (!bench_barrier(self->board))
-        return -1;
-    for (int q = 0; q < self->board->plan.ranks; q++)
-        memcpy((unsigned char *)out + (size_t)q * bytes, self->gather + (size_t)q * GATHER_BYTES, bytes);
-    return bench_barrier(self->board) ? 0 : -1;
-}
-
-static void *thread_main(void *argument)
-{
-    thread_rank_t *self = argument;
-    self->ok = bench_run_rank(self->board, self->rank, NULL, gather_between_threads, self);
-    return NULL;
-}
-
-static int run_threads(bench_board_t *board)
-{
-    const int n = board->plan.ranks;
-    thread_rank_t *ranks = calloc((size_t)n, sizeof *ranks);
-    unsigned char *gather = calloc((size_t)n, GATHER_BYTES);
-    int started = 0;
-    bool ok = ranks != NULL && gather != NULL && bench_init(&board->plan);
-    for (; ok && started < n; started++) {
-        ranks[started] = (thread_rank_t){.board = board, .gather = gather, .rank = started};
-        if (pthread_create(&ranks[started].thread, NULL, thread_main, &ranks[started]) != 0)
-            break;
-    }
-    if (ok && started < n) {
-        (void)fprintf(stderr, "tilewire bench: cannot start a thread for rank %d\n", started);
-        atomic_store(&board->failed, 1);
-        ok = false;
-    }
-    for (int i = 0; i < started; i++) {
-        (void)pthread_join(ranks[i].thread, NULL);
-        ok = ok && ranks[i].ok;
-    }
-    free(ranks);
-    free(gather);
-    return ok ? 0 : 1;
-}
-
-/* ---- Ranks as processes ------------------------------------------------------------------------ */
-
-static int run_processes(bench_board_t *board, char *program, char *board_path)
-{
-    char word[] = "bench-rank";
-    char *argv[] = {program, word, board_path, NULL};
-    const spawn_args_t args = {.who = command.name, .n = board->plan.ranks, .argv = argv, .environment = true};
-    return spawn_ranks(&args);
-}
-
-static int run_mpirun(bench_board_t *board, char *program, char *board_path)
-{
-    char number[16], peer_path[PATH_MAX];
-    if (!bench_peer_find(peer_path, sizeof peer_path))
-        return 1;
-    (void)snprintf(number, sizeof number, "%d", board->plan.ranks);
-    const char *words[16] = {"mpirun", "-n", number, "--bind-to", "none"};
-    int n = 5;
-    if (geteuid() == 0)
-        words[n++] = "--allow-run-as-root";
-    if (board->plan.ranks > board->n_cpus)
-        words[n++] = "--oversubscribe";
-    words[n++] = program;
-    words[n++] = "bench-rank";
-    words[n++] = board_path;
-    char *argv[16];
-    memcpy(argv, words, sizeof argv); /* exec does not write to them */
-    const spawn_args_t args = {.who = command.name, .n = 1, .argv = argv};
-    const int status = spawn_ranks(&args);
-    if (status == 127)
-        (void)fprintf(stderr, "tilewire bench: --peers needs mpirun of Open MPI (openmpi-bin)\n");
-    return status;
-}
-
-/* Matrix products have options of their own. */
-static bool is_gemm(int argc, char **argv)
+/* Matrix products and fused operators have options of their own. */
+static bool is_among(int argc, char **argv, const char *const *names)
 {
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "gemm") == 0)
+        if (cli_find(argv[i], names) >= 0)
             return true;
     }
     return false;
@@ -248,70 +139,31 @@ static bool is_gemm(int argc, char **argv)
 
 int cmd_bench(int argc, char **argv)
 {
-    if (is_gemm(argc, argv))
+    static const char *const gemm[] = {"gemm", NULL};
+    if (is_among(argc, argv, gemm))
         return bench_gemm(argc, argv);
+    if (is_among(argc, argv, fused_op_names))
+        return bench_fused(argc, argv);
     bench_plan_t plan = {.ranks = 2, .threads = 1, .isa = -1, .iters = -1, .warmup = -1};
     const int refused = parse_plan(argc, argv, &plan);
     if (refused >= 0)
         return refused;
-    char board_path[64], program[PATH_MAX];
-    const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    bench_board_t *board = bench_board_create(&plan, board_path, sizeof board_path);
-    if (board == NULL || length <= 0) {
+    char path[64];
+    bench_board_t *board = bench_board_create(&plan, path, sizeof path);
+    if (board == NULL) {
         (void)fprintf(stderr, "tilewire bench: cannot set up shared memory: %m\n");
         return 1;
     }
-    program[length] = '\0';
-    int status;
-    if (plan.transport == BENCH_THREADS)
-        status = run_threads(board);
-    else
-        status = plan.peers ? run_mpirun(board, program, board_path) : run_processes(board, program, board_path);
+    const bench_launch_t launch = {
+        .who = command.name, .meeting = &board->meeting, .path = path, .word = "bench-rank", .run = bench_run_rank};
+    int status = bench_launch(&launch);
     if (status == 0 && board->any_wrong != 0)
         status = 1;
-    bench_board_close(board);
+    bench_shared_close(board);
     return status;
-}
-
-/* ---- A rank ------------------------------------------------------------------------------------ */
-
-static int gather_by_peer(void *user, const void *in, void *out, size_t bytes)
-{
-    const bench_peer_t *peer = user;
-    return peer->allgather(in, out, bytes);
-}
-
-static bool run_beside_peer(bench_board_t *board)
-{
-    const bench_peer_t *peer = bench_peer_load();
-    int rank = 0, size = 0;
-    if (peer == NULL || peer->init(&rank, &size) != 0)
-        return false;
-    if (size != board->plan.ranks) {
-        (void)fprintf(stderr, "tilewire bench: mpirun started %d ranks instead of %d\n", size, board->plan.ranks);
-        return false;
-    }
-    bench_peer_t copy = *peer;
-    const bool ok = bench_run_rank(board, rank, peer, gather_by_peer, &copy);
-    if (ok)
-        peer->finalize();
-    return ok;
 }
 
 int cmd_bench_rank(int argc, char **argv)
 {
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const char *rank = getenv("RANK");
-    bench_board_t *board = argc == 2 ? bench_board_open(argv[1]) : NULL;
-    if (board == NULL) {
-        (void)fprintf(stderr, "tilewire bench-rank: started by 'tilewire bench' only\n");
-        return EXIT_USAGE;
-    }
-    bool ok = bench_init(&board->plan);
-    if (ok && board->plan.peers)
-        ok = run_beside_peer(board);
-    else
-        ok = ok && rank != NULL && bench_run_rank(board, atoi(rank), NULL, NULL, NULL);
-    bench_board_close(board);
-    return ok ? 0 : 1;
+    return bench_be_rank(argc, argv, sizeof(bench_board_t), bench_run_rank);
 }

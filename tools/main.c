@@ -19,10 +19,13 @@ typedef struct command {
 static const command_t commands[] = {
     {"run", "start a program as several ranks on this machine", cmd_run},
     {"info", "show version, machine, transports and settings", cmd_info},
-    {"bench", "verify and time a collective or a matrix product", cmd_bench},
+    {"bench", "verify and time a fused operator, a collective or a matrix product", cmd_bench},
+    {"trace", "draw what every rank does in a fused operator", cmd_trace},
+    {"demo", "run all fused operators on 2 ranks", cmd_demo},
     {"help", "show this text, or the help of a command", cmd_help},
     {"version", "show the version", cmd_version},
     {"bench-rank", NULL, cmd_bench_rank},
+    {"fused-rank", NULL, cmd_fused_rank},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

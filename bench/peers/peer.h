@@ -7,7 +7,7 @@
  */
 #include <stddef.h>
 
-#define BENCH_PEER_VERSION 1
+#define BENCH_PEER_VERSION 2
 #define BENCH_PEER_SYMBOL "bench_peer_open"
 
 typedef enum bench_peer_op {
@@ -35,6 +35,7 @@ typedef struct bench_peer {
     void (*barrier)(void);
     int (*allgather)(const void *in, void *out, size_t bytes);
     int (*has_type)(int type); /* 1 if it can reduce the type */
+    int (*can_sum)(int type);  /* 1 also if a function of ours adds for it: fp16 and bf16 */
     int (*run[BENCH_PEER_OPS])(const bench_peer_call_t *call);
 } bench_peer_t;
 

@@ -1,44 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tilewire bench gemm` as a user runs it, on small products: what it says, not how fast they are. */
 #define _GNU_SOURCE
-#include <math.h>
-
 #include "cpu/cpu.h"
 #include "harness/test.h"
+#include "tools/json_line.h"
 #include "tools/tool.h"
-
-/* ---- Reading JSON ------------------------------------------------------------------------------ */
-
-/* Where the value of a member starts; fails if it is not there. */
-static const char *member(const char *line, const char *name)
-{
-    char text[64];
-    (void)snprintf(text, sizeof text, "\"%s\": ", name);
-    const char *found = strstr(line, text);
-    if (found == NULL)
-        printf("no %s in %s\n", name, line);
-    CHECK(found != NULL);
-    return found + strlen(text);
-}
-
-static bool is_null(const char *line, const char *name)
-{
-    return strncmp(member(line, name), "null", 4) == 0;
-}
-
-static double number(const char *line, const char *name)
-{
-    char *end;
-    const char *text = member(line, name);
-    const double value = strtod(text, &end);
-    CHECK(end > text && (*end == ',' || *end == '}') && isfinite(value));
-    return value;
-}
-
-static bool says(const char *line, const char *name, const char *value)
-{
-    return strncmp(member(line, name), value, strlen(value)) == 0;
-}
 
 /* ---- Cases ------------------------------------------------------------------------------------- */
 
