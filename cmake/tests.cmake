@@ -55,7 +55,8 @@ endforeach()
 # reports amx. Their objects come before the library, which therefore does not supply its own. Not with
 # ThreadSanitizer: threads do the same at every level.
 set(model_programs test_convert test_gemm_engine test_kernels test_matmul test_matmul_bits test_matmul_groups
-    test_matmul_quant test_pack)
+    test_matmul_quant test_pack test_mm_reduce_scatter test_mm_all_reduce test_mm_all_reduce_int8 test_all_gather_mm
+    test_gmm_alltoallv test_alltoallv_gmm test_ops_bits)
 set(model_kernels ${sources})
 list(FILTER model_kernels INCLUDE REGEX "_(avx512bf16|amx)\\.c$")
 if(model_kernels AND NOT TILEWIRE_FUZZ AND NOT TILEWIRE_SANITIZE STREQUAL "thread")
@@ -71,7 +72,10 @@ if(model_kernels AND NOT TILEWIRE_FUZZ AND NOT TILEWIRE_SANITIZE STREQUAL "threa
     target_include_directories(tilewire_model PRIVATE include src tests)
     foreach(name ${model_programs})
         string(REGEX REPLACE "^test_" "model_" model ${name})
-        tilewire_test(gemm ${model} tests/gemm/${name}.c)
+        file(GLOB model_test tests/*/${name}.c)
+        get_filename_component(area ${model_test} DIRECTORY)
+        get_filename_component(area ${area} NAME)
+        tilewire_test(${area} ${model} ${model_test})
         target_sources(${model} PRIVATE $<TARGET_OBJECTS:tilewire_model>)
         target_link_options(${model} PRIVATE -Wl,--wrap=twi_cpu_detected,--wrap=test_add)
     endforeach()

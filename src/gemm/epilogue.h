@@ -10,6 +10,8 @@
  *     16-bit output   c = round(v); c = round(c + x3)          x3 has the type of the output
  *     fp32 output     v = v + x3                               x3 is fp16, bf16 or fp32
  *     int32 output    s itself: integer sums without any of scale, token, fbias, x3
+ *     addends         16-bit output only: the sum of the rounded c and of others' results, of the same type, in the
+ *                     order in which they are listed, in fp32, rounded once; with several a NaN is 0x7fc00000, rounded
  * A cast keeps denormals, infinities and the sign of zeros; NaNs stay NaNs (quiet).
  */
 #include <stdint.h>
@@ -37,6 +39,12 @@ typedef struct twi_gemm_part {
     int rows, cols;
     void *out; /* of element (row, col), any alignment that its type has */
     int64_t ld_out;
+    /* Results to be added up, our own being number `own` of them, which is not looked at; NULL: none. */
+    const void *const *addends; /* of element (row - addend_row, col) */
+    int n_addends, own;
+    int addend_row;
+    int64_t ld_addend;    /* elements between rows */
+    int64_t addend_ahead; /* bytes from an element to what will be added after it, which is brought nearer */
 } twi_gemm_part_t;
 
 typedef void twi_gemm_finish_fn(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part);

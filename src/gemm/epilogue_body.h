@@ -35,6 +35,7 @@ typedef struct plan {
     steps_t steps;
     uint32_t out_type;
     uint32_t x3_type;
+    bool adds; /* addends */
 } plan_t;
 
 /* Operands of the columns of a pair. */
@@ -117,6 +118,28 @@ INLINE void put_out(uint32_t type, bool whole, cut_t some, void *p, pair_t v)
         put32(whole, some, p, v);
 }
 
+INLINE u32v one_nan(u32v v)
+{
+    const u32v is_nan = (u32v)((f32v)v != (f32v)v);
+    return (v & ~is_nan) | (is_nan & 0x7fc00000u);
+}
+
+INLINE pair_t addend(uint32_t type, const twi_gemm_part_t *part, int i, int64_t at, bool whole, cut_t some)
+{
+    const char *from = (const char *)part->addends[i] + at;
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)part->addend_ahead), 0, 2); /* may be no memory */
+    return get_x3(type, whole, some, from);
+}
+
+/* The sum of all addends at `at` bytes from their first element, with our own in its turn. */
+INLINE pair_t added(uint32_t type, const twi_gemm_part_t *part, int64_t at, bool whole, cut_t some, pair_t own)
+{
+    pair_t sum = part->own == 0 ? own : addend(type, part, 0, at, whole, some);
+    for (int i = 1; i < part->n_addends; i++)
+        sum = add(sum, i == part->own ? own : addend(type, part, i, at, whole, some));
+    return part->n_addends > 1 ? (pair_t){one_nan(sum.lo), one_nan(sum.hi)} : sum;
+}
+
 /* All rows of the columns [j, j + PAIR) of the part, or of the first of them that `some` tells. */
 INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int j,
                            bool whole, cut_t some)
@@ -141,6 +164,9 @@ INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, cons
             v = add(rounded(plan.out_type, v), get_x3(plan.x3_type, whole, some, x3));
             x3 += x3_step;
         }
+        if (plan.adds)
+            v = added(plan.out_type, part, ((part->addend_row + r) * part->ld_addend + j) * out_bytes, whole, some,
+                      rounded(plan.out_type, v));
         put_out(plan.out_type, whole, some, out, v);
     }
 }
@@ -164,39 +190,43 @@ static steps_t steps_of(const twi_gemm_epilogue_t *e)
 }
 
 /* One function a kind of output, with a loop for each kind of steps in it. */
-#define DEFINE_FINISH(name, out, x3)                                                                      \
+#define DEFINE_FINISH(name, out, x3, adds)                                                                \
     static __attribute__((noinline)) void name(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part) \
     {                                                                                                     \
         switch (steps_of(e)) {                                                                            \
         case FLOAT_PLAIN:                                                                                 \
-            finish_part((plan_t){FLOAT_PLAIN, out, x3}, e, part);                                         \
+            finish_part((plan_t){FLOAT_PLAIN, out, x3, adds}, e, part);                                   \
             break;                                                                                        \
         case FLOAT_BIAS:                                                                                  \
-            finish_part((plan_t){FLOAT_BIAS, out, x3}, e, part);                                          \
+            finish_part((plan_t){FLOAT_BIAS, out, x3, adds}, e, part);                                    \
             break;                                                                                        \
         case INT_SCALE:                                                                                   \
-            finish_part((plan_t){INT_SCALE, out, x3}, e, part);                                           \
+            finish_part((plan_t){INT_SCALE, out, x3, adds}, e, part);                                     \
             break;                                                                                        \
         case INT_TOKEN:                                                                                   \
-            finish_part((plan_t){INT_TOKEN, out, x3}, e, part);                                           \
+            finish_part((plan_t){INT_TOKEN, out, x3, adds}, e, part);                                     \
             break;                                                                                        \
         default:                                                                                          \
-            finish_part((plan_t){INT_ALL, out, x3}, e, part);                                             \
+            finish_part((plan_t){INT_ALL, out, x3, adds}, e, part);                                       \
             break;                                                                                        \
         }                                                                                                 \
     }
-DEFINE_FINISH(to_f16, TWI_FP16, NO_X3)
-DEFINE_FINISH(to_f16_x3, TWI_FP16, TWI_FP16)
-DEFINE_FINISH(to_bf16, TWI_BFP16, NO_X3)
-DEFINE_FINISH(to_bf16_x3, TWI_BFP16, TWI_BFP16)
-DEFINE_FINISH(to_f32, TWI_FP32, NO_X3)
-DEFINE_FINISH(to_f32_x3_f16, TWI_FP32, TWI_FP16)
-DEFINE_FINISH(to_f32_x3_bf16, TWI_FP32, TWI_BFP16)
-DEFINE_FINISH(to_f32_x3_f32, TWI_FP32, TWI_FP32)
+DEFINE_FINISH(to_f16, TWI_FP16, NO_X3, false)
+DEFINE_FINISH(to_f16_x3, TWI_FP16, TWI_FP16, false)
+DEFINE_FINISH(to_bf16, TWI_BFP16, NO_X3, false)
+DEFINE_FINISH(to_bf16_x3, TWI_BFP16, TWI_BFP16, false)
+DEFINE_FINISH(to_f16_add, TWI_FP16, NO_X3, true)
+DEFINE_FINISH(to_f16_x3_add, TWI_FP16, TWI_FP16, true)
+DEFINE_FINISH(to_bf16_add, TWI_BFP16, NO_X3, true)
+DEFINE_FINISH(to_bf16_x3_add, TWI_BFP16, TWI_BFP16, true)
+DEFINE_FINISH(to_f32, TWI_FP32, NO_X3, false)
+DEFINE_FINISH(to_f32_x3_f16, TWI_FP32, TWI_FP16, false)
+DEFINE_FINISH(to_f32_x3_bf16, TWI_FP32, TWI_BFP16, false)
+DEFINE_FINISH(to_f32_x3_f32, TWI_FP32, TWI_FP32, false)
 
 static __attribute__((noinline)) void to_int32(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part)
 {
-    finish_part((plan_t){INT_AS_IS, TWI_INT32, NO_X3}, e, part);
+    finish_part((plan_t){INT_AS_IS, TWI_INT32, NO_X3, false}, e, part);
 }
 
 static void to_any_f32(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part)
@@ -211,14 +241,19 @@ static void to_any_f32(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part
         to_f32_x3_f32(e, part);
 }
 
+typedef void finish_fn(const twi_gemm_epilogue_t *, const twi_gemm_part_t *);
+
 void EPI_NAME(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part)
 {
+    static finish_fn *const f16[2][2] = {{to_f16, to_f16_x3}, {to_f16_add, to_f16_x3_add}};
+    static finish_fn *const bf16[2][2] = {{to_bf16, to_bf16_x3}, {to_bf16_add, to_bf16_x3_add}};
+    const int adds = part->addends != NULL, x3 = epilogue->x3 != NULL;
     switch (epilogue->out_type) {
     case TWI_FP16:
-        (epilogue->x3 ? to_f16_x3 : to_f16)(epilogue, part);
+        f16[adds][x3](epilogue, part);
         break;
     case TWI_BFP16:
-        (epilogue->x3 ? to_bf16_x3 : to_bf16)(epilogue, part);
+        bf16[adds][x3](epilogue, part);
         break;
     case TWI_FP32:
         to_any_f32(epilogue, part);

@@ -33,37 +33,50 @@ typedef struct twi_gemm_tile {
     void *out; /* its first element */
     int64_t ld_out;
     int group; /* of rows */
+    /* As the hook's place said. */
+    int tag;
+    const void *const *addends;
+    int n_addends, own;
 } twi_gemm_tile_t;
 
-#define TWI_GEMM_TOUCH_MAX 4096
+#define TWI_GEMM_TOUCH_MAX 16 /* ranges */
 
 /* Where a tile goes, and what will be used when it is finished. */
 typedef struct twi_gemm_place {
     void *out;
     int64_t ld_out;
-    /* Lines that the hook will use, prefetched during the last k-block: fill up to TWI_GEMM_TOUCH_MAX. */
-    const void **touch;
+    /* Lines that the hook will use, prefetched during the last k-block. */
+    twi_gemm_touch_t touch[TWI_GEMM_TOUCH_MAX];
     int n_touch;
-    int n_touch_write; /* the last ones, which will be written */
+    /* For the hook itself; not 0, from some tile of the strip on: finished on the side, if the kernel can. */
+    int tag;
+    /* Addends of the epilogue: tiles whose rows have as many elements as this one; they stay until it is done. */
+    const void *const *addends;
+    int n_addends, own;
 } twi_gemm_place_t;
 
-#define TWI_GEMM_PUT_MAX (TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX * 4 / 64)
+#define TWI_GEMM_PUT_MAX 4 /* ranges */
 
 /*
- * Lines that are stored around the caches during the next call of the kernel: from here on, 64-byte
- * aligned, each to its place. What is at `from` stays until the next tile of the strip is done, or the strip.
+ * Lines that are stored around the caches during the next call of the kernel. What is at `from` stays until two
+ * more tiles of the strip are done, or the strip.
  */
 typedef struct twi_gemm_put {
-    const void *from;
-    int n; /* up to TWI_GEMM_PUT_MAX */
-    void *to[TWI_GEMM_PUT_MAX];
+    int n;
+    twi_gemm_move_t moves[TWI_GEMM_PUT_MAX];
 } twi_gemm_put_t;
 
-/* Called by the worker that computes the tile, from several workers at a time. */
+/*
+ * Called by the worker that computes the tile, from several workers at a time. A tile may be finished during
+ * the call of the kernel for the next one, some rows at a time: then its `place` comes before the `rows` and
+ * `done` of the one before it.
+ */
 typedef struct twi_gemm_hook {
     void *user;
     /* Before the last k-block of a tile; its out and ld_out are those of C, and may be changed in place. */
     void (*place)(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place);
+    /* Rows first..first+rows-1 of the tile are stored at tile->out; all rows in turn. May be NULL. */
+    void (*rows)(void *user, const twi_gemm_tile_t *tile, int first, int rows);
     /* The tile is stored at tile->out. May be NULL. `put` may be filled; NULL: this kernel cannot. */
     void (*done)(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put);
 } twi_gemm_hook_t;

@@ -17,6 +17,7 @@
 enum {
     LINE_BYTES = 64,
     AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
+    SLICE_ROWS = 4,     /* of a tile that are finished at a time, between the steps of the next one */
 };
 
 typedef struct memory {
@@ -24,10 +25,19 @@ typedef struct memory {
     void *stored, *dequant, *lanes;
     float *scale, *offset; /* of one panel, each column kb times */
     int64_t *spread;       /* which those are: column, row of scales */
-    char *tile;            /* a finished one on its way around the caches */
+    char *tiles[2];        /* finished ones on their way around the caches, in turn */
+    struct later *later;   /* the tile that is finished during the next call of the kernel */
     twi_gemm_put_t *put;   /* what the next call of the kernel stores */
-    const void **touch;
 } memory_t;
+
+/* A tile whose sums are there. */
+typedef struct later {
+    bool any;
+    twi_gemm_tile_t tile;
+    const void *acc;
+    int next_row;
+    int turn; /* of memory_t.tiles */
+} later_t;
 
 /* What is the same for all calls of a strip. */
 typedef struct work {
@@ -168,16 +178,13 @@ static const void *panel_of_b(const work_t *w, const block_t *block, int64_t pan
 
 /* ---- Tiles ------------------------------------------------------------------------------------- */
 
-/* The lines of a tile in a row-major matrix. */
-static int lines_of(const twi_gemm_tile_t *tile, int64_t item_bytes, const void **touch)
+/* The lines of a tile in a row-major matrix: those at one place of every row are a range. */
+static int lines_of(const twi_gemm_tile_t *tile, int64_t item_bytes, twi_gemm_touch_t *touch)
 {
+    const char *row = tile->out, *end = row + tile->cols * item_bytes;
     int n = 0;
-    for (int i = 0; i < tile->rows; i++) {
-        const char *row = (const char *)tile->out + i * tile->ld_out * item_bytes;
-        const char *end = row + tile->cols * item_bytes;
-        for (const char *line = row - (uintptr_t)row % LINE_BYTES; line < end; line += LINE_BYTES)
-            touch[n++] = line;
-    }
+    for (const char *line = row - (uintptr_t)row % LINE_BYTES; line < end; line += LINE_BYTES)
+        touch[n++] = (twi_gemm_touch_t){.at = line, .step = tile->ld_out * item_bytes, .n = tile->rows, .write = 1};
     return n;
 }
 
@@ -188,54 +195,95 @@ static void place_tile(const work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t 
     const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
     tile->ld_out = w->problem->ldc;
     tile->out = w->problem->c ? (char *)w->problem->c + (tile->row * tile->ld_out + tile->col) * item_bytes : NULL;
-    *place_out = (twi_gemm_place_t){.out = tile->out, .ld_out = tile->ld_out, .touch = w->memory.touch};
+    *place_out = (twi_gemm_place_t){.out = tile->out, .ld_out = tile->ld_out};
     if (hook) {
         hook->place(hook->user, tile, place_out);
         tile->out = place_out->out;
         tile->ld_out = place_out->ld_out;
     } else if (!w->plan->streams) {
         place_out->n_touch = lines_of(tile, item_bytes, place_out->touch);
-        place_out->n_touch_write = place_out->n_touch;
     }
 }
 
-/* Whether the tile is whole lines, and C is large: then it waits in memory.tile. */
+/* Whether the tile is whole lines, and C is large: then it waits in memory.tiles. */
 static bool waits(const work_t *w, const twi_gemm_tile_t *tile)
 {
-    return !w->hook && w->plan->streams && tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type) % LINE_BYTES == 0;
+    return !w->hook && w->plan->streams &&
+           tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type) % LINE_BYTES == 0;
 }
 
-static void put_tile(const work_t *w, const twi_gemm_tile_t *tile)
+static void put_tile(const work_t *w, const twi_gemm_tile_t *tile, const char *from)
 {
     const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
+    const int64_t row_bytes = tile->cols * item_bytes;
     twi_gemm_put_t *put = w->memory.put;
-    put->from = w->memory.tile;
-    for (int i = 0; i < tile->rows; i++) {
-        char *row = (char *)tile->out + i * tile->ld_out * item_bytes;
-        for (int64_t at = 0; at < tile->cols * item_bytes; at += LINE_BYTES)
-            put->to[put->n++] = row + at;
-    }
+    for (int64_t at = 0; at < row_bytes; at += LINE_BYTES)
+        put->moves[put->n++] = (twi_gemm_move_t){
+            .from = from + at,
+            .from_step = row_bytes,
+            .to = (char *)tile->out + at,
+            .to_step = tile->ld_out * item_bytes,
+            .n = tile->rows,
+        };
 }
 
-static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const void *acc)
+/* The next rows of the tile that is finished later. */
+static void finish_rows(const work_t *w, int rows)
 {
-    const twi_gemm_hook_t *hook = w->hook;
+    later_t *later = w->memory.later;
+    const twi_gemm_tile_t *tile = &later->tile;
+    const int first = later->next_row;
     const bool wait = waits(w, tile);
+    char *out = wait ? w->memory.tiles[later->turn] : tile->out;
+    const int64_t ld = wait ? tile->cols : tile->ld_out;
     const twi_gemm_part_t part = {
-        .acc = acc,
+        .acc = (const char *)later->acc + (size_t)(first * w->kernel->nr) * 4,
         .ld_acc = w->kernel->nr,
-        .row = tile->row,
+        .row = tile->row + first,
         .col = tile->col,
-        .rows = tile->rows,
+        .rows = tile->rows - first < rows ? tile->rows - first : rows,
         .cols = tile->cols,
-        .out = wait ? w->memory.tile : tile->out,
-        .ld_out = wait ? tile->cols : tile->ld_out,
+        .out = out + first * ld * (int64_t)twi_dtype_bytes(w->epilogue.out_type),
+        .ld_out = ld,
+        .addends = tile->addends,
+        .n_addends = tile->n_addends,
+        .own = tile->own,
+        .addend_row = first,
+        .ld_addend = tile->cols,
+        .addend_ahead = tile->rows * tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type),
     };
     w->plan->finish(&w->epilogue, &part);
+    if (w->hook && w->hook->rows)
+        w->hook->rows(w->hook->user, tile, first, part.rows);
+    later->next_row += part.rows;
+    if (later->next_row < tile->rows)
+        return;
     if (wait)
-        put_tile(w, tile);
-    if (hook && hook->done)
-        hook->done(hook->user, tile, w->memory.put);
+        put_tile(w, tile, out);
+    if (w->hook && w->hook->done)
+        w->hook->done(w->hook->user, tile, w->memory.put);
+    later->turn ^= 1;
+    later->any = false;
+}
+
+static void finish_slice(void *work)
+{
+    finish_rows(work, SLICE_ROWS);
+}
+
+/*
+ * The tile's sums are there. What a hook adds to finishing it is worth doing during the next call of kernels that
+ * can; to cut an ordinary tile into slices costs as much as it hides.
+ */
+static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const void *acc)
+{
+    later_t *later = w->memory.later;
+    later->any = true;
+    later->tile = *tile;
+    later->acc = acc;
+    later->next_row = 0;
+    if (!w->plan->stream || tile->tag == 0)
+        finish_rows(w, tile->rows);
 }
 
 /* A panel of B in a k-block, and what follows it. */
@@ -259,6 +307,35 @@ static twi_gemm_tile_t tile_at(const work_t *w, int64_t at, int64_t panel)
     };
 }
 
+static void add_touches(twi_gemm_call_t *call, const twi_gemm_place_t *place)
+{
+    call->touch = place->touch;
+    call->n_touch = place->n_touch;
+    for (int i = 0; i < place->n_touch; i++)
+        call->touch_lines += place->touch[i].n;
+}
+
+/* What waits to be put: a copy, because the next list is made during the call. */
+static void add_puts(twi_gemm_call_t *call, twi_gemm_put_t *waiting, twi_gemm_put_t *copy)
+{
+    copy->n = waiting->n;
+    for (int i = 0; i < waiting->n; i++) {
+        copy->moves[i] = waiting->moves[i];
+        call->put_lines += waiting->moves[i].n;
+    }
+    call->put = copy->moves;
+    call->n_put = copy->n;
+    waiting->n = 0;
+}
+
+static void take_place(twi_gemm_tile_t *tile, const twi_gemm_place_t *place)
+{
+    tile->tag = place->tag;
+    tile->addends = place->addends;
+    tile->n_addends = place->n_addends;
+    tile->own = place->own;
+}
+
 /* All panels of A with one panel of B. Each call brings its share of what follows it nearer. */
 static void column_of_tiles(const work_t *w, const block_t *block, const column_t *column)
 {
@@ -279,19 +356,20 @@ static void column_of_tiles(const work_t *w, const block_t *block, const column_
             .ahead = column->next ? column->next + i * share : NULL,
             .ahead_bytes = column->next ? share : 0,
         };
+        twi_gemm_place_t place;
+        twi_gemm_put_t put;
         if (block->last) {
-            twi_gemm_place_t place;
             place_tile(w, &tile, &place);
-            call.touch = place.touch;
-            call.n_touch = place.n_touch;
-            call.n_touch_write = place.n_touch_write;
+            add_touches(&call, &place);
+            take_place(&tile, &place);
         }
-        if (w->plan->stream) {
-            call.put = w->memory.put->to;
-            call.put_from = w->memory.put->from;
-            call.n_put = w->memory.put->n;
-            w->memory.put->n = 0;
+        if (w->memory.later->any) {
+            call.aside = finish_slice;
+            call.aside_arg = (void *)(uintptr_t)w;
+            call.n_aside = (w->memory.later->tile.rows + SLICE_ROWS - 1) / SLICE_ROWS;
         }
+        if (w->plan->stream)
+            add_puts(&call, w->memory.put, &put);
         kernel->run(&call);
         if (block->last)
             finish_tile(w, &tile, call.acc);
@@ -321,7 +399,9 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, memory_t *m)
     const int64_t sums_cols = blocks->pass < plan->k_pad ? blocks->nb : kernel->nr;
     size_t at = 0;
     m->sums = part(base, &at, sums_rows * sums_cols * 4);
-    m->tile = part(base, &at, plan->streams ? tile : 0);
+    m->tiles[0] = part(base, &at, plan->streams ? tile : 0);
+    m->tiles[1] = part(base, &at, plan->streams ? tile : 0);
+    m->later = part(base, &at, (int64_t)sizeof *m->later);
     m->put = part(base, &at, plan->stream ? (int64_t)sizeof *m->put : 0);
     m->stored = part(base, &at, plan->problem->weight ? 0 : panel * plan->stored_bytes);
     m->dequant = part(base, &at, plan->quantised ? panel * 2 : 0);
@@ -329,7 +409,6 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, memory_t *m)
     m->offset = part(base, &at, scales);
     m->spread = part(base, &at, plan->quantised ? 2 * (int64_t)sizeof *m->spread : 0);
     m->lanes = part(base, &at, lanes ? panel * twi_gemm_lane_bytes(kernel->lane) : 0);
-    m->touch = part(base, &at, TWI_GEMM_TOUCH_MAX * (int64_t)sizeof *m->touch);
     return at;
 }
 
@@ -345,6 +424,7 @@ static memory_t memory_at(const twi_gemm_plan_t *plan, void *base)
     (void)divide(plan, base, &m);
     if (m.put)
         m.put->n = 0;
+    *m.later = (later_t){0};
     if (m.spread)
         m.spread[0] = -1;
     return m;
@@ -442,6 +522,14 @@ static void columns(const work_t *w, int64_t col, int64_t end)
     } while (pass.k0 < plan->k_pad);
 }
 
+static void flush_puts(const work_t *w)
+{
+    twi_gemm_put_t *put = w->memory.put;
+    for (int i = 0; i < put->n; i++)
+        w->plan->stream(&put->moves[i]);
+    put->n = 0;
+}
+
 void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory)
 {
     const work_t work = {
@@ -457,6 +545,10 @@ void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, 
     const int64_t right = strip->col + strip->cols;
     for (int64_t col = strip->col; col < right; col += plan->blocks.nb)
         columns(&work, col, right - col < plan->blocks.nb ? right : col + plan->blocks.nb);
+    if (plan->stream) /* what the tile before the last one left, then the last one */
+        flush_puts(&work);
+    if (work.memory.later->any)
+        finish_rows(&work, work.memory.later->tile.rows);
     if (plan->stream)
-        plan->stream(work.memory.put->to, work.memory.put->from, work.memory.put->n);
+        flush_puts(&work);
 }

@@ -17,22 +17,24 @@
 enum { TWI_TOUCH_CHUNK_MIN = 8 }; /* steps */
 
 typedef struct twi_touch {
-    const void *const *next;
-    int left;      /* lines */
-    int per_chunk; /* lines */
-    int n_write;   /* of the last ones */
-    int64_t chunk; /* steps */
+    const twi_gemm_touch_t *range;
+    const char *next;
+    int range_left; /* lines */
+    int left;       /* lines in all */
+    int per_chunk;  /* lines */
+    int64_t chunk;  /* steps */
 } twi_touch_t;
 
 static inline twi_touch_t twi_touch_begin(const twi_gemm_call_t *call)
 {
-    twi_touch_t touch = {
-        .next = call->touch, .left = call->n_touch, .n_write = call->n_touch_write, .chunk = call->steps};
-    if (call->n_touch <= 0 || call->steps <= 0)
+    twi_touch_t touch = {.range = call->touch, .left = call->touch_lines, .chunk = call->steps};
+    if (call->touch_lines <= 0 || call->steps <= 0)
         return touch;
-    const int64_t chunk = call->steps / call->n_touch;
+    const int64_t chunk = call->steps / call->touch_lines;
+    touch.next = call->touch->at;
+    touch.range_left = call->touch->n;
     touch.chunk = chunk > TWI_TOUCH_CHUNK_MIN ? chunk : TWI_TOUCH_CHUNK_MIN;
-    touch.per_chunk = (int)((touch.chunk * call->n_touch + call->steps - 1) / call->steps);
+    touch.per_chunk = (int)((touch.chunk * call->touch_lines + call->steps - 1) / call->steps);
     return touch;
 }
 
@@ -50,11 +52,24 @@ static inline void twi_touch_line(const void *line, int write)
 #endif
 }
 
+/* The next line; there is one. */
+static inline void twi_touch_next(twi_touch_t *touch)
+{
+    twi_touch_line(touch->next, touch->range->write);
+    touch->next += touch->range->step;
+    touch->left--;
+    if (--touch->range_left == 0 && touch->left > 0) {
+        touch->range++;
+        touch->next = touch->range->at;
+        touch->range_left = touch->range->n;
+    }
+}
+
 /* Touches the lines of the next chunk and returns its steps, 1..left. */
 static inline int64_t twi_touch_chunk(twi_touch_t *touch, int64_t left)
 {
-    for (int i = 0; i < touch->per_chunk && touch->left > 0; i++, touch->left--)
-        twi_touch_line(*touch->next++, touch->left <= touch->n_write);
+    for (int i = 0; i < touch->per_chunk && touch->left > 0; i++)
+        twi_touch_next(touch);
     return touch->left > 0 && touch->chunk < left ? touch->chunk : left;
 }
 

@@ -46,6 +46,23 @@ enum {
     TWI_KERNEL_AMX = 4,   /* between twi_gemm_tiles_begin and _end of the calling thread */
 };
 
+/* Lines at one distance, to be prefetched. */
+typedef struct twi_gemm_touch {
+    const char *at;
+    int64_t step; /* bytes */
+    int n;
+    int write; /* they will be written */
+} twi_gemm_touch_t;
+
+/* Lines to be moved; `from` is 64-byte aligned, and so is `to`, and the steps in bytes are multiples of 64. */
+typedef struct twi_gemm_move {
+    const char *from;
+    int64_t from_step;
+    char *to;
+    int64_t to_step;
+    int n;
+} twi_gemm_move_t;
+
 /* One call. `acc` is [mr][nr], 64-byte aligned. */
 typedef struct twi_gemm_call {
     const void *a, *b;
@@ -54,17 +71,23 @@ typedef struct twi_gemm_call {
     int rows;       /* 1..mr: of which the sums are wanted; the other rows of acc are left in any state */
     int accumulate; /* 0: acc is written, 1: added to */
     /* Lines that will be used right after the last steps: prefetched on the way, evenly. */
-    const void *const *touch;
+    const twi_gemm_touch_t *touch; /* n_touch ranges, none of them empty, of touch_lines lines in all */
     int n_touch;
-    int n_touch_write; /* the last so many will be written */
+    int touch_lines;
     /*
-     * Lines of an earlier result, from put_from on, 64-byte aligned, that go to their places around the
-     * caches: memory takes them while the products go on. Only kernels with TWI_KERNEL_AMX do it, in calls
-     * with steps.
+     * Lines of an earlier result that go to their places around the caches: memory takes them while the
+     * products go on. Only kernels with TWI_KERNEL_AMX do it, in calls with steps.
      */
-    void *const *put;
+    const twi_gemm_move_t *put; /* n_put ranges, none of them empty, of put_lines lines in all */
     int n_put;
-    const void *put_from;
+    int put_lines;
+    /*
+     * Other work in small pieces: aside(aside_arg) is called n_aside times between the steps, evenly. For the
+     * same kernels and calls. It may use anything but tile registers.
+     */
+    void (*aside)(void *arg);
+    void *aside_arg;
+    int n_aside;
     /*
      * What comes from far memory and is used a while later, in this call or the next ones: brought nearer on
      * the way, or not, as the kernel likes. May be no memory at all.

@@ -9,8 +9,10 @@
  * Other threads may look at the lines once this one has passed twi_gemm_mode_end and told them so.
  */
 
-/* Stores n lines, which follow each other at `from`, 64-byte aligned, to their places. */
-typedef void twi_gemm_stream_fn(void *const *to, const void *from, int n);
+#include "gemm/kernels.h"
+
+/* Moves some lines. */
+typedef void twi_gemm_stream_fn(const twi_gemm_move_t *move);
 
 #if defined(__x86_64__)
 twi_gemm_stream_fn twi_gemm_stream__avx512;

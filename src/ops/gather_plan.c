@@ -88,7 +88,8 @@ tw_status_t twi_gather_meet(twi_op_t *op, gather_t *g)
 {
     TW_TRY(twi_counts_agree(op, &g->counts));
     for (int s = 0; s < op->size; s++)
-        fill_source(op, g, s);
+        if (s != op->rank) /* ours is in use already */
+            fill_source(op, g, s);
     return settle(op, g);
 }
 

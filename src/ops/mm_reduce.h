@@ -88,6 +88,7 @@ typedef struct mm_tiles {
     int64_t index;            /* of an own strip, else -1 */
     bool fused;               /* partials of the peers are added at once */
     int64_t late;             /* columns before it was so */
+    int turn;                 /* of two results on their way to y */
     twi_panels_t *aside;      /* results to be copied on the side, or NULL */
 } mm_tiles_t;
 

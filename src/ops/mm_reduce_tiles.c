@@ -4,6 +4,9 @@
 
 #include "ops/mm_reduce.h"
 
+/* Scratch tiles of a worker. */
+enum { TILE_OWN, TILE_SUMS, TILE_RESULT, TILE_PADDED = TILE_RESULT + 2 }; /* two results, in turn */
+
 static char *tile_at(const mm_tiles_t *t, const char *base, int64_t first, int64_t col, int64_t cols)
 {
     return twi_panel_at(base, t->strip->rows, first, col, cols, t->r->wire_bytes);
@@ -41,7 +44,7 @@ static void store_rows(const mm_tiles_t *t, int64_t first, int64_t rows, int64_t
 static void round_sums(const mm_tiles_t *t, int64_t rows, int64_t cols, const char *sums, char *out)
 {
     const twi_gemm_epilogue_t epilogue = {.out_type = t->r->out_type};
-    float *padded = (float *)(void *)t->worker->tiles[0];
+    float *padded = (float *)(void *)t->worker->tiles[TILE_PADDED];
     const int64_t ld = (cols + 15) / 16 * 16;
     for (int64_t i = 0; i < rows; i++)
         memcpy(padded + i * ld, sums + i * cols * 4, (size_t)cols * 4);
@@ -57,27 +60,37 @@ static void round_sums(const mm_tiles_t *t, int64_t rows, int64_t cols, const ch
 }
 
 /*
- * One block of at most mr rows of a panel: the partials at worker->sources are summed, and the result is
- * left in our slot for peers, or in tiles[2]. tiles[0] may hold our own partial.
+ * Some rows of a panel, at most mr: the partials at worker->sources are summed, and the result is left at `out`.
  */
-static char *sum_block(const mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, int64_t cols)
+static void sum_rows(const mm_tiles_t *t, int64_t rows, int64_t col, int64_t cols, void *out)
 {
     const mm_reduce_t *r = t->r;
     const twi_op_problem_t *problem = &t->op->problem;
     const void **sources = t->worker->sources;
     const size_t n = (size_t)(rows * cols);
-    void *out = r->gathers ? tile_at(t, t->own, first, col, cols) : t->worker->tiles[2];
     if (problem->wire == TW_WIRE_INT8) {
         const float *s1 = problem->comm_scale_1 + t->col + col, *s2 = problem->comm_scale_2 + t->col + col;
         r->wire->requantise((const int8_t *const *)sources, t->op->size, rows, cols, s1, s2, out);
     } else if (problem->wire == TW_WIRE_F32) {
-        void *sums = t->worker->tiles[1];
+        void *sums = t->worker->tiles[TILE_SUMS];
         r->reduce(&sums, 1, sources, t->op->size, n);
         round_sums(t, rows, cols, sums, out);
     } else {
         r->reduce(&out, 1, sources, t->op->size, n);
     }
-    return out;
+}
+
+/* Where the result of a block that begins at row `first` is left: in our slot for peers, or here. */
+static char *result_at(const mm_tiles_t *t, int turn, int64_t first, int64_t col, int64_t cols)
+{
+    if (t->r->gathers)
+        return tile_at(t, t->own, first, col, cols);
+    return t->worker->tiles[TILE_RESULT + turn];
+}
+
+static int64_t result_bytes(const mm_tiles_t *t)
+{
+    return t->op->problem.wire == TW_WIRE_INT8 ? 1 : t->r->out_bytes;
 }
 
 /* Its result to y. */
@@ -112,12 +125,14 @@ void twi_mm_tiles_sum(mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, i
 {
     const twi_gemm_kernel_t *kernel = t->op->plan.kernel;
     find_bases(t);
-    for (int64_t i = first; i < first + rows; i += kernel->mr)
-        for (int64_t c = col; c < col + cols; c += kernel->nr) {
+    for (int64_t c = col; c < col + cols; c += kernel->nr)
+        for (int64_t i = first; i < first + rows; i += kernel->mr) {
             const int64_t block_rows = least(first + rows - i, kernel->mr),
                           block_cols = least(col + cols - c, kernel->nr);
+            char *result = result_at(t, 0, i, c, block_cols);
             set_sources(t, i, c, block_cols);
-            store_block(t, i, block_rows, c, block_cols, sum_block(t, i, block_rows, c, block_cols));
+            sum_rows(t, block_rows, c, block_cols, result);
+            store_block(t, i, block_rows, c, block_cols, result);
         }
 }
 
@@ -174,22 +189,63 @@ static void look_for_partials(mm_tiles_t *t, int64_t col, int64_t cols)
         t->late = col + cols;
 }
 
-/* Partials of a fused tile are read, and its result written, right after it is finished. */
+/* Whether results of fused tiles are put in y on the side: lines to lines. */
+static bool goes_aside(const mm_tiles_t *t, const char *result, int64_t cols)
+{
+    const bool whole = ((uintptr_t)result | (uintptr_t)(cols * t->r->out_bytes)) % TWI_OPS_LINE == 0;
+    return t->r->streams && whole && t->op->problem.wire != TW_WIRE_INT8;
+}
+
+/* What happens to a fused tile besides its sum. */
+enum {
+    TAG_FUSED = 1,
+    TAG_ASIDE = 2, /* its result is put in y, */
+    TAG_STORE = 4, /* or stored there by us; neither: by the epilogue */
+    TAG_TURN = 8,  /* which of two results it is */
+};
+
+static char *result_of(const mm_tiles_t *t, const twi_gemm_tile_t *tile)
+{
+    return result_at(t, (tile->tag & TAG_TURN) != 0, tile->row - t->strip->row, tile->col - t->col, tile->cols);
+}
+
+/*
+ * A fused tile of 16-bit partials is summed by the epilogue itself, into our slot for peers, straight into y,
+ * or where it waits to be put there. Others pass through scratch tiles.
+ */
+static void place_fused(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, twi_gemm_place_t *place)
+{
+    const int64_t col = tile->col - t->col;
+    t->turn ^= 1;
+    char *result = result_at(t, t->turn, first, col, tile->cols);
+    const bool aside = goes_aside(t, result, tile->cols);
+    place->tag = TAG_FUSED | (aside ? TAG_ASIDE : TAG_STORE) | (t->turn ? TAG_TURN : 0);
+    place->out = t->worker->tiles[TILE_OWN];
+    if (t->op->problem.wire != TW_WIRE_OUT)
+        return;
+    place->addends = t->worker->sources;
+    place->n_addends = t->op->size;
+    place->own = t->op->rank;
+    place->out = result;
+    if (!aside && !t->r->gathers) {
+        place->tag = TAG_FUSED;
+        place->out = y_at(t, first, col);
+        place->ld_out = t->op->problem.product.ldc;
+    }
+}
+
+/* The result of a fused tile is written right after it is finished. Partials are read in the order of memory. */
 static void touch_fused(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, twi_gemm_place_t *place)
 {
     const int64_t col = tile->col - t->col, bytes = tile->rows * tile->cols * t->r->wire_bytes;
-    int n = place->n_touch;
-    set_sources(t, first, col, tile->cols);
-    for (int p = 0; p < t->op->size; p++)
-        if (p != t->op->rank)
-            n = twi_panel_touch(place->touch, n, t->worker->sources[p], bytes);
-    const int n_read = n;
     if (t->r->gathers)
-        n = twi_panel_touch(place->touch, n, t->worker->sources[t->op->rank], bytes);
-    for (int i = 0; i < tile->rows && !t->r->streams; i++)
-        n = twi_panel_touch(place->touch, n, y_at(t, first + i, col), tile->cols * t->r->out_bytes);
-    place->n_touch = n;
-    place->n_touch_write = n - n_read;
+        twi_panel_touch(place, t->worker->sources[t->op->rank], bytes, 1);
+    if (place->tag & TAG_ASIDE)
+        return;
+    const char *row = y_at(t, first, col), *end = row + tile->cols * t->r->out_bytes;
+    const int64_t step = t->op->problem.product.ldc * t->r->out_bytes;
+    for (const char *line = row - (uintptr_t)row % TWI_OPS_LINE; line < end; line += TWI_OPS_LINE)
+        place->touch[place->n_touch++] = (twi_gemm_touch_t){.at = line, .step = step, .n = tile->rows, .write = 1};
 }
 
 static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
@@ -198,55 +254,75 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     const int64_t first = tile->row - t->strip->row, col = tile->col - t->col;
     if (first == 0)
         look_for_partials(t, col, tile->cols);
-    char *slot = tile_at(t, t->own, first, col, tile->cols);
-    const bool scratch = t->fused || t->op->problem.wire == TW_WIRE_INT8;
-    place->out = scratch ? t->worker->tiles[0] : slot;
     place->ld_out = tile->cols;
     if (t->aside)
-        place->n_touch = twi_panels_touch(t->aside, place->touch, 0);
+        twi_panels_touch(t->aside, place);
     if (t->fused) {
+        const void **all = t->worker->all_sources;
+        t->worker->sources = t->worker->sources == all ? all + t->op->size : all;
+        set_sources(t, first, col, tile->cols);
+        place_fused(t, tile, first, place);
         touch_fused(t, tile, first, place);
         return;
     }
-    const int n_read = place->n_touch;
-    place->n_touch = twi_panel_touch(place->touch, n_read, slot, tile->rows * tile->cols * t->r->wire_bytes);
-    place->n_touch_write = place->n_touch - n_read;
+    char *slot = tile_at(t, t->own, first, col, tile->cols);
+    place->out = t->op->problem.wire == TW_WIRE_INT8 ? t->worker->tiles[TILE_OWN] : slot;
+    twi_panel_touch(place, slot, tile->rows * tile->cols * t->r->wire_bytes, 1);
 }
 
-/* The result of a fused tile to y: on the side, or at once. */
-static void store_fused(const mm_tiles_t *t, const twi_gemm_tile_t *tile, const char *block, twi_gemm_put_t *put)
+/* Partials of all ranks for some rows of a fused tile, our own from `own`; the result goes where it waits. */
+static void sum_tile(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int first, int rows, const void *own)
 {
-    const int64_t first = tile->row - t->strip->row, col = tile->col - t->col, bytes = tile->cols * t->r->out_bytes;
-    const bool whole = bytes % TWI_OPS_LINE == 0 && (uintptr_t)block % TWI_OPS_LINE == 0;
-    if (!put || !whole || !t->r->streams || t->op->problem.wire == TW_WIRE_INT8) {
-        store_block(t, first, tile->rows, col, tile->cols, block);
+    const int64_t tile_first = tile->row - t->strip->row, col = tile->col - t->col;
+    set_sources(t, tile_first + first, col, tile->cols);
+    t->worker->sources[t->op->rank] = own;
+    sum_rows(t, rows, col, tile->cols, result_of(t, tile) + first * tile->cols * result_bytes(t));
+}
+
+static void quantise_rows(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int first, int rows, char *q)
+{
+    const int64_t skip = (int64_t)first * tile->cols;
+    t->r->wire->quantise(t->r->out_type, t->worker->tiles[TILE_OWN] + skip * t->r->out_bytes, rows, tile->cols,
+                         t->op->problem.comm_scale_1 + tile->col, (int8_t *)q + skip);
+}
+
+static void finish_rows(void *user, const twi_gemm_tile_t *tile, int first, int rows)
+{
+    const mm_tiles_t *t = user;
+    const int64_t tile_first = tile->row - t->strip->row, col = tile->col - t->col, skip = (int64_t)first * tile->cols;
+    const tw_wire_t wire = t->op->problem.wire;
+    if (!tile->tag) {
+        if (wire == TW_WIRE_INT8)
+            quantise_rows(t, tile, first, rows, tile_at(t, t->own, tile_first, col, tile->cols));
         return;
     }
-    put->from = block;
-    for (int i = 0; i < tile->rows; i++)
-        for (int64_t at = 0; at < bytes; at += TWI_OPS_LINE)
-            put->to[put->n++] = y_at(t, first + i, col) + at;
+    const char *own = t->worker->tiles[TILE_OWN];
+    if (wire == TW_WIRE_INT8) {
+        quantise_rows(t, tile, first, rows, t->worker->tiles[TILE_SUMS]);
+        own = t->worker->tiles[TILE_SUMS];
+    }
+    if (wire != TW_WIRE_OUT)
+        sum_tile(t, tile, first, rows, own + skip * t->r->wire_bytes);
+    if (tile->tag & TAG_STORE)
+        store_block(t, tile_first + first, rows, col, tile->cols, result_of(t, tile) + skip * result_bytes(t));
 }
 
+/* A finished tile: its result, or some results of peers, to y on the side. */
 static void finish_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put)
 {
     mm_tiles_t *t = user;
-    const int64_t first = tile->row - t->strip->row, col = tile->col - t->col;
-    const void *own = t->worker->tiles[0];
-    if (t->op->problem.wire == TW_WIRE_INT8) {
-        void *q = t->fused ? t->worker->tiles[1] : tile_at(t, t->own, first, col, tile->cols);
-        t->r->wire->quantise(t->r->out_type, own, tile->rows, tile->cols, t->op->problem.comm_scale_1 + tile->col, q);
-        own = q;
+    if (!tile->tag) {
+        if (t->aside)
+            twi_panels_put(t->aside, put);
+        return;
     }
-    if (t->fused) {
-        t->worker->sources[t->op->rank] = own;
-        store_fused(t, tile, sum_block(t, first, tile->rows, col, tile->cols), put);
-    } else if (t->aside) {
-        (void)twi_panels_put(t->aside, put);
-    }
+    const int64_t first = tile->row - t->strip->row, col = tile->col - t->col, bytes = tile->cols * t->r->out_bytes;
+    if (tile->tag & TAG_ASIDE)
+        twi_panels_put_rows(put, result_of(t, tile), y_at(t, first, col), t->op->problem.product.ldc * t->r->out_bytes,
+                            tile->rows, bytes);
 }
 
-const twi_gemm_hook_t twi_mm_reduce_hook = {.place = place_tile, .done = finish_tile};
+const twi_gemm_hook_t twi_mm_reduce_hook = {.place = place_tile, .rows = finish_rows, .done = finish_tile};
 
 mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t strip, int64_t round, twi_op_worker_t *worker)
 {

@@ -33,8 +33,9 @@ typedef struct twi_op_worker {
     char *gemm;                   /* of twi_gemm_strip */
     char *panels;                 /* of the strip that it is at */
     char *rows;                   /* mr rows of the left matrix, as they come */
-    char *tiles[3];               /* mr * nr elements of 4 bytes each */
-    const void **sources;         /* [size] */
+    char *tiles[5];               /* mr * nr elements of 4 bytes each */
+    const void **all_sources;     /* [2][size] */
+    const void **sources;         /* one half of them */
     const char **bases;           /* [size] */
     const twi_products_t *packed; /* whose strip the panels are of, and which */
     int64_t packed_strip;
@@ -46,7 +47,8 @@ typedef struct twi_queue {
     _Alignas(TWI_LINE) _Atomic int64_t next; /* first item that nobody has taken; relaxed: items are independent */
     _Atomic int64_t n;                       /* may grow while another queue has items; release, acquire */
     int peer;                                /* that it is about, or -1 */
-    /* Whether the item needs something that `rank` has not done yet, be it this rank. NULL: nothing, ever. */
+    /* Whether the item needs something that `rank` has not done yet, be it this rank. NULL: nothing, ever. Ranks are
+     * asked one after the other: what does not lack once must not lack later. */
     bool (*lacks)(twi_op_t *op, int peer, int64_t item, int rank);
     void (*run)(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
 } twi_queue_t;

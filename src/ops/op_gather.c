@@ -162,9 +162,9 @@ static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)
     const int64_t strip = g->queue_first[peer] + item / g->products.n_chunks;
     lacking_t lacking = {.op = op, .g = g, .rank = rank};
     if (peer == 0)
-        return false; /* all of its rows are ours */
-    if (how_of(g) == GATHER_UNKNOWN)
-        return rank == op->rank || !twi_op_agrees(op, rank);
+        return false;                /* all of its rows are ours */
+    if (how_of(g) == GATHER_UNKNOWN) /* for all ranks: it may become known between two of them */
+        return true;
     twi_gather_each(op, g, &g->strips[strip], rows_lack, &lacking);
     return lacking.found;
 }

@@ -212,6 +212,7 @@ typedef struct gathering {
     int source;
     piece_t *pieces; /* NULL: they are counted */
     int64_t n, unit;
+    int64_t last; /* round of the source */
 } gathering_t;
 
 static void gather_piece(void *arg, const strip_t *strip)
@@ -239,11 +240,12 @@ static void gather_piece(void *arg, const strip_t *strip)
         }
         a->n++;
     }
+    a->last = strip->round;
     a->unit++;
 }
 
 /* What we copy from a source; *n_out pieces. */
-static tw_status_t gather_pieces(twi_op_t *op, gmm_t *g, int source, int64_t *n_out)
+static tw_status_t gather_pieces(twi_op_t *op, gmm_t *g, int source, int64_t *n_out, int64_t *last_out)
 {
     sized_t *order = calloc((size_t)g->counts.experts + 1, sizeof *order);
     gathering_t counted = {.op = op, .g = g, .send = twi_counts_of(op, &g->counts, source, 0), .source = source};
@@ -260,6 +262,7 @@ static tw_status_t gather_pieces(twi_op_t *op, gmm_t *g, int source, int64_t *n_
     }
     free(order);
     *n_out = counted.n;
+    *last_out = counted.last > *last_out ? counted.last : *last_out;
     return filled.pieces ? TW_OK : twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld pieces", (long long)counted.n);
 }
 
@@ -286,8 +289,7 @@ static tw_status_t meet(twi_op_t *op)
         return TW_OK;
     for (int s = 0; s < op->size; s++) {
         int64_t n = 0;
-        TW_TRY(gather_pieces(op, g, s, &n));
-        last = n > 0 && g->pieces[s][n - 1].round > last ? g->pieces[s][n - 1].round : last;
+        TW_TRY(gather_pieces(op, g, s, &n, &last));
         atomic_store_explicit(&copies_from(op, s)->n, n, memory_order_release);
     }
     twi_reads_destroy(&op->reads);
@@ -385,9 +387,9 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     const int64_t item_bytes = (int64_t)twi_dtype_bytes(t->op->problem.product.epilogue.out_type);
     place->out = twi_panel_at(t->base, t->rows, tile->row - t->row, tile->col, tile->cols, item_bytes);
     place->ld_out = tile->cols;
-    const int n_read = t->aside ? twi_panels_touch(t->aside, place->touch, 0) : 0;
-    place->n_touch = twi_panel_touch(place->touch, n_read, place->out, tile->rows * tile->cols * item_bytes);
-    place->n_touch_write = place->n_touch - n_read;
+    if (t->aside)
+        twi_panels_touch(t->aside, place);
+    twi_panel_touch(place, place->out, tile->rows * tile->cols * item_bytes, 1);
 }
 
 static void finish_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put)
@@ -395,7 +397,7 @@ static void finish_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t 
     const tiles_t *t = user;
     (void)tile;
     if (t->aside)
-        (void)twi_panels_put(t->aside, put);
+        twi_panels_put(t->aside, put);
 }
 
 static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)

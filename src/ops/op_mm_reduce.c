@@ -118,7 +118,8 @@ static void run_strip(twi_op_t *op, mm_reduce_t *r, int64_t number, mm_tiles_t *
     int peer;
     const bool asides = take_aside(op, r, worker, &aside, &copy, &peer);
     tiles->aside = asides && twi_panels_can_put(&aside) ? &aside : NULL;
-    const twi_gemm_hook_t hook = {.user = tiles, .place = twi_mm_reduce_hook.place, .done = twi_mm_reduce_hook.done};
+    twi_gemm_hook_t hook = twi_mm_reduce_hook;
+    hook.user = tiles;
     twi_gemm_strip_t product = {
         .row = tiles->strip->row,
         .rows = tiles->strip->rows,
@@ -313,8 +314,7 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
         product->epilogue.out_type = TWI_FP32; /* of a partial; the entry has that of the result */
     r->products = (twi_products_t){.plan = &op->plan, .pack = twi_products_pack_rows};
     TW_TRY(twi_mm_reduce_plan(op, r, owner_rows));
-    const int64_t y_rows = r->gathers || r->everything ? product->m : r->shares[op->rank].rows;
-    r->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, y_rows, r->out_type);
+    r->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, product->m, r->out_type);
     r->copy_rows = twi_copy_rows_select(r->streams);
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
     TW_TRY(twi_units_create(&op->sent, &board->sent, op->n_rounds * r->n_sends));

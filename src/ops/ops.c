@@ -94,7 +94,7 @@ static layout_t worker_layout(const twi_op_t *op, int64_t strip_rows)
     const twi_gemm_plan_t *plans[] = {&op->plan, op->problem.has_shared ? &op->shared_plan : &op->plan};
     layout_t layout = {
         .tile = (size_t)TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX * 4,
-        .sources = lines((int64_t)op->size * (int64_t)sizeof(void *)),
+        .sources = lines(2 * (int64_t)op->size * (int64_t)sizeof(void *)),
     };
     for (size_t i = 0; i < 2; i++) {
         const twi_gemm_plan_t *plan = plans[i];
@@ -122,7 +122,7 @@ static bool place_worker(twi_op_worker_t *worker, const layout_t *layout)
     at += layout->rows;
     for (size_t i = 0; i < n_tiles; i++, at += layout->tile)
         worker->tiles[i] = at;
-    worker->sources = (const void **)(void *)at;
+    worker->all_sources = worker->sources = (const void **)(void *)at;
     worker->bases = (const char **)(void *)(at + layout->sources);
     worker->packed = NULL;
     return true;

@@ -2,12 +2,13 @@
 /* Panels: addresses, and copies out of them. See panels.h. */
 #include "ops/panels.h"
 
-int twi_panel_touch(const void **touch, int n, const void *block, int64_t bytes)
+void twi_panel_touch(twi_gemm_place_t *place, const void *block, int64_t bytes, int write)
 {
     const char *at = block, *line = at - (uintptr_t)at % TWI_OPS_LINE;
-    for (; line < at + bytes && n < TWI_GEMM_TOUCH_MAX; line += TWI_OPS_LINE)
-        touch[n++] = line;
-    return n;
+    const int64_t n = (at + bytes - line + TWI_OPS_LINE - 1) / TWI_OPS_LINE;
+    if (n > 0 && place->n_touch < TWI_GEMM_TOUCH_MAX)
+        place->touch[place->n_touch++] =
+            (twi_gemm_touch_t){.at = line, .step = TWI_OPS_LINE, .n = (int)n, .write = write};
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -56,26 +57,34 @@ bool twi_panels_can_put(const twi_panels_t *p)
 {
     const uintptr_t odd = (uintptr_t)p->dst | (uintptr_t)p->dst_step | (uintptr_t)p->strip |
                           (uintptr_t)(p->nr * p->item_bytes) | (uintptr_t)(p->n * p->item_bytes);
-    return odd % TWI_OPS_LINE == 0 && p->nr * p->item_bytes * p->mr <= TWI_GEMM_PUT_MAX * TWI_OPS_LINE;
+    return odd % TWI_OPS_LINE == 0 && p->nr * p->item_bytes <= TWI_GEMM_PUT_MAX * TWI_OPS_LINE;
 }
 
-bool twi_panels_put(twi_panels_t *p, twi_gemm_put_t *put)
+void twi_panels_put_rows(twi_gemm_put_t *put, const char *from, char *to, int64_t to_step, int64_t rows, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += TWI_OPS_LINE)
+        put->moves[put->n++] = (twi_gemm_move_t){
+            .from = from + at,
+            .from_step = bytes,
+            .to = to + at,
+            .to_step = to_step,
+            .n = (int)rows,
+        };
+}
+
+void twi_panels_put(twi_panels_t *p, twi_gemm_put_t *put)
 {
     if (ended(p))
-        return false;
+        return;
     const twi_rows_t rows = block_at(p);
-    put->from = rows.src;
-    for (int64_t i = 0; i < rows.n; i++)
-        for (size_t at = 0; at < rows.bytes; at += TWI_OPS_LINE)
-            put->to[put->n++] = (char *)rows.dst + i * rows.dst_step + at;
+    twi_panels_put_rows(put, rows.src, rows.dst, rows.dst_step, rows.n, (int64_t)rows.bytes);
     advance(p);
-    return true;
 }
 
-int twi_panels_touch(const twi_panels_t *p, const void **touch, int n)
+void twi_panels_touch(const twi_panels_t *p, twi_gemm_place_t *place)
 {
     if (ended(p))
-        return n;
+        return;
     const twi_rows_t rows = block_at(p);
-    return twi_panel_touch(touch, n, rows.src, rows.n * (int64_t)rows.bytes);
+    twi_panel_touch(place, rows.src, rows.n * (int64_t)rows.bytes, 0);
 }

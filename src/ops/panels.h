@@ -18,8 +18,8 @@ static inline char *twi_panel_at(const void *base, int64_t strip_rows, int64_t r
     return (char *)(uintptr_t)base + (col * strip_rows + row * cols) * item_bytes;
 }
 
-/* Adds the lines of a contiguous block to a list of n; returns how many there are then. */
-int twi_panel_touch(const void **touch, int n, const void *block, int64_t bytes);
+/* Adds the lines of a contiguous block to a place. */
+void twi_panel_touch(twi_gemm_place_t *place, const void *block, int64_t bytes, int write);
 
 /* Rows of a strip on their way to a row-major matrix. */
 typedef struct twi_panels {
@@ -41,9 +41,11 @@ void twi_panels_copy(twi_panels_t *panels, twi_copy_rows_fn copy);
 
 /* Whether lines of it can be put. */
 bool twi_panels_can_put(const twi_panels_t *panels);
-/* Lists the next tile to be put; false if there is none. */
-bool twi_panels_put(twi_panels_t *panels, twi_gemm_put_t *put);
-/* Adds the lines of the next tile, which will be read, to a list of n. */
-int twi_panels_touch(const twi_panels_t *panels, const void **touch, int n);
+/* Adds the next tile to what is put, if there is one. */
+void twi_panels_put(twi_panels_t *panels, twi_gemm_put_t *put);
+/* Adds the lines of the next tile, which will be read, to a place. */
+void twi_panels_touch(const twi_panels_t *panels, twi_gemm_place_t *place);
+/* Adds rows of whole lines, which follow each other at `from`, to what is put. */
+void twi_panels_put_rows(twi_gemm_put_t *put, const char *from, char *to, int64_t to_step, int64_t rows, int64_t bytes);
 
 #endif

@@ -116,9 +116,18 @@ static tw_status_t news(twi_transport_t *t, const twi_wait_t *w)
     }
 }
 
+/* A peer that is stopped keeps those waiting whom we wait for: then it is the one to name. -1: none is. */
+static int stopped_peer(const twi_transport_t *t)
+{
+    for (int r = 0; r < t->size; r++)
+        if (r != t->rank && t->pids[r] != t->pids[t->rank] && strcmp(process_state(t->pids[r]), "stopped") == 0)
+            return r;
+    return -1;
+}
+
 static tw_status_t timed_out(twi_transport_t *t, const twi_wait_t *w, uint64_t limit_ns)
 {
-    const int r = most_behind(t, w);
+    const int stopped = stopped_peer(t), r = stopped >= 0 ? stopped : most_behind(t, w);
     const char *lateness = w->progress ? "made no progress" : "did not enter the call";
     lateness = w->lateness ? w->lateness : lateness;
     if (r < 0)

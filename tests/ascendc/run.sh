@@ -115,7 +115,7 @@ kernels "own kernels" "$build/tests/layout_kernels"
 
 run "example matmul" "$build/examples/matmul"
 if selected shm; then
-    for example in hello_allreduce subgroups reduce_scatter_tiles all_reduce_overlap moe_alltoallv; do
+    for example in mm_all_reduce hello_allreduce subgroups reduce_scatter_tiles all_reduce_overlap moe_alltoallv; do
         for ranks in 1 3 4; do
             run "example $example[$ranks ranks]" "$build/tilewire" run -n $ranks -- "$build/examples/$example"
         done

@@ -338,9 +338,8 @@ static void take_place(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     place->out = taker->slots + slot * TILE_ELEMENTS;
     place->ld_out = tile->cols;
     place->n_touch = slot % 3 == 0 ? 0 : slot % 3 == 1 ? 5 : TWI_GEMM_TOUCH_MAX;
-    place->n_touch_write = slot % 2 ? place->n_touch : 0;
     for (int i = 0; i < place->n_touch; i++)
-        place->touch[i] = (const char *)place->out + (size_t)i * LINE % ((size_t)TILE_ELEMENTS * 4);
+        place->touch[i] = (twi_gemm_touch_t){.at = place->out, .step = i * LINE, .n = 1 + i, .write = slot % 2};
 }
 
 static void take_done(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put)

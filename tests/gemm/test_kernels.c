@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -44,13 +45,19 @@ typedef struct trial {
     uint8_t *a_panel, *b_panel;
     panels_guard_t a_room, b_room, acc_room;
     bool at_end; /* where in their rooms things are; changes with every product */
-    const void *const *touch;
-    int n_touch, n_touch_write;
-    void *const *put;
-    const void *put_from;
-    int n_put;
-    const char *what; /* for reports */
+    const twi_gemm_touch_t *touch;
+    int n_touch, touch_lines;
+    const twi_gemm_move_t *put;
+    int n_put, put_lines;
+    _Atomic int n_asides; /* calls that are still to come */
+    const char *what;     /* for reports */
 } trial_t;
+
+static void count_aside(void *arg)
+{
+    trial_t *trial = arg;
+    (void)atomic_fetch_sub(&trial->n_asides, 1);
+}
 
 /* A way to compute a product: in how many calls, of how many steps each. */
 typedef struct cut {
@@ -95,10 +102,13 @@ static void call_kernel(const trial_t *trial, int64_t first, int64_t steps, int 
         .accumulate = accumulate,
         .touch = trial->touch,
         .n_touch = trial->n_touch,
-        .n_touch_write = trial->n_touch_write,
+        .touch_lines = trial->touch_lines,
         .put = trial->put,
-        .put_from = trial->put_from,
         .n_put = trial->n_put,
+        .put_lines = trial->put_lines,
+        .aside = count_aside,
+        .aside_arg = (void *)(uintptr_t)trial,
+        .n_aside = atomic_load(&trial->n_asides),
     };
     kernel->run(&call);
 }
@@ -520,16 +530,21 @@ static void try_cuts(trial_t *trial)
 
 static void try_touches(trial_t *trial)
 {
-    enum { LINES = 4000 };
-    static const int counts[] = {0, 1, 37, LINES};
+    enum { RANGES = 1300 };
+    static const int counts[] = {0, 1, 12, RANGES};
     static const int64_t steps[] = {0, 1, 3, 20};
     static uint32_t wanted[MAX_CELLS], got[MAX_CELLS];
     panels_guard_t memory = panels_guarded(8192, false);
     const uintptr_t range = (8192 + memory.page) / LINE; /* a part of it cannot be touched */
-    const void **touch = calloc(LINES, sizeof *touch);
+    twi_gemm_touch_t *touch = calloc(RANGES, sizeof *touch);
     CHECK(touch != NULL);
-    for (int i = 0; i < LINES; i++)
-        touch[i] = (const void *)((uintptr_t)memory.data + ((uintptr_t)i * 37 + range - 1) % range * LINE);
+    for (int i = 0; i < RANGES; i++)
+        touch[i] = (twi_gemm_touch_t){
+            .at = (const char *)memory.data + ((uintptr_t)i * 37 + range - 1) % range * LINE,
+            .step = (i % 5 - 2) * LINE,
+            .n = 1 + i % 5,
+            .write = i % 2,
+        };
     for (size_t s = 0; s < sizeof steps / sizeof steps[0]; s++) {
         const int64_t k = steps[s] * trial->kernel->ks;
         fill(trial, k < MAX_K ? k : MAX_K, PANELS_NORMAL, PANELS_NORMAL);
@@ -537,13 +552,15 @@ static void try_touches(trial_t *trial)
         for (int way = 0; way < 8; way++) {
             const int rows = way % 3 ? trial->kernel->mr : 1;
             trial->what = "lines to touch";
-            trial->touch = counts[way / 2] ? touch : NULL;
-            trial->n_touch = counts[way / 2];
-            trial->n_touch_write = way % 2 ? trial->n_touch / 2 : 0;
+            trial->touch = counts[way / 2] ? touch + way % 2 : NULL;
+            trial->n_touch = counts[way / 2] > 1 ? counts[way / 2] - way % 2 : counts[way / 2];
+            trial->touch_lines = 0;
+            for (int i = 0; i < trial->n_touch; i++)
+                trial->touch_lines += trial->touch[i].n;
             compute_whole(trial, rows, NULL, got);
             check_bits(trial, rows, wanted, got, -1, -1);
         }
-        trial->n_touch = 0;
+        trial->n_touch = trial->touch_lines = 0;
     }
     CHECK(panels_guard_intact(&memory));
     free(touch);
@@ -556,11 +573,17 @@ static void try_puts(trial_t *trial)
     enum { LINES = 64, SPACING = 3 };
     static _Alignas(LINE) uint8_t from[LINES * LINE], to[LINES * SPACING * LINE];
     static uint32_t wanted[MAX_CELLS], got[MAX_CELLS];
-    void *put[LINES];
-    for (int i = 0; i < LINES; i++)
-        put[i] = to + (size_t)((i * 5) % LINES * SPACING) * LINE;
+    twi_gemm_move_t put[LINES / 2]; /* pairs of lines */
+    for (int i = 0; i < LINES / 2; i++)
+        put[i] = (twi_gemm_move_t){
+            .from = (const char *)from + (size_t)(2 * i) * LINE,
+            .from_step = LINE,
+            .to = (char *)to + (size_t)(i * 5 % (LINES / 2) * 2 * SPACING) * LINE,
+            .to_step = SPACING * LINE,
+            .n = 2,
+        };
     for (int way = 0; way < 12; way++) {
-        const int n = (const int[]){1, 7, LINES}[way % 3], rows = way % 2 ? trial->kernel->mr : 1;
+        const int n = (const int[]){1, 7, LINES / 2}[way % 3], rows = way % 2 ? trial->kernel->mr : 1;
         const int64_t k = (1 + way / 3 * 4) * trial->kernel->ks; /* fewer steps than lines, and about as many */
         fill(trial, k < MAX_K ? k : MAX_K, PANELS_NORMAL, PANELS_NORMAL);
         compute_whole(trial, trial->kernel->mr, NULL, wanted);
@@ -569,14 +592,17 @@ static void try_puts(trial_t *trial)
             from[i] = (uint8_t)panels_next(&trial->random);
         trial->what = "lines to store";
         trial->put = put;
-        trial->put_from = from;
         trial->n_put = n;
+        trial->put_lines = 2 * n;
+        atomic_store(&trial->n_asides, way % 4 * 5);
         compute_whole(trial, rows, NULL, got);
-        trial->n_put = 0;
+        CHECK_EQ(atomic_load(&trial->n_asides), 0);
+        trial->n_put = trial->put_lines = 0;
         check_bits(trial, rows, wanted, got, -1, -1);
-        for (int i = 0; i < n; i++) {
-            CHECK(memcmp(put[i], from + i * LINE, LINE) == 0);
-            memset(put[i], 0xee, LINE);
+        for (int i = 0; i < 2 * n; i++) {
+            char *line = put[i / 2].to + i % 2 * put[i / 2].to_step;
+            CHECK(memcmp(line, from + i * LINE, LINE) == 0);
+            memset(line, 0xee, LINE);
         }
         for (size_t i = 0; i < sizeof to; i++)
             CHECK_EQ(to[i], 0xee);

@@ -394,10 +394,14 @@ TEST(touched_lines)
         run(&p, p.kernel.mr);
         keep(&p);
         for (int n = 1; n < 70; n += n < 12 ? 1 : 19) {
-            panels_guard_t guard = panels_guarded((size_t)n * sizeof(void *), true);
-            const void **touch = (const void **)(void *)guard.data;
-            for (int i = 0; i < n; i++)
-                touch[i] = i % 3 == 0 ? lines + 64 * (i % 64) : (const char *)(uintptr_t)(4096 * i);
+            panels_guard_t guard = panels_guarded((size_t)n * sizeof(twi_gemm_touch_t), true);
+            twi_gemm_touch_t *touch = (twi_gemm_touch_t *)(void *)guard.data;
+            int touch_lines = 0;
+            for (int i = 0; i < n; i++) {
+                touch[i] =
+                    (twi_gemm_touch_t){.at = lines + 64 * (i % 64), .step = 4096 * i, .n = 1 + i % 3, .write = i & 1};
+                touch_lines += touch[i].n;
+            }
             call_kernel(&p, &(twi_gemm_call_t){.a = p.a_panel.data,
                                                .b = p.b_panel.data,
                                                .acc = p.acc.data,
@@ -405,7 +409,7 @@ TEST(touched_lines)
                                                .rows = p.kernel.mr,
                                                .touch = touch,
                                                .n_touch = n,
-                                               .n_touch_write = n / 2});
+                                               .touch_lines = touch_lines});
             check_kept(&p, p.kernel.mr);
             panels_unguard(&guard);
         }
@@ -420,9 +424,12 @@ TEST(stored_lines)
     static _Alignas(64) uint8_t from[LINES * 64], to[2 * LINES * 64];
     need_avx512();
     panels_random_t random = panels_random(9);
-    void *put[LINES];
+    twi_gemm_move_t put[LINES];
     for (int i = 0; i < LINES; i++)
-        put[i] = to + (size_t)(i * 5 % LINES) * 128;
+        put[i] = (twi_gemm_move_t){.from = (const char *)from + i * 64,
+                                   .from_step = 64,
+                                   .to = (char *)to + (size_t)(i * 5 % LINES) * 128,
+                                   .n = 1};
     for (int m = 0; m < N_MODELS; m++) {
         if (!(kernel_of(&models[m]).flags & TWI_KERNEL_AMX))
             continue;
@@ -440,12 +447,12 @@ TEST(stored_lines)
                                                .steps = 5,
                                                .rows = p.kernel.mr,
                                                .put = put,
-                                               .put_from = from,
-                                               .n_put = n});
+                                               .n_put = n,
+                                               .put_lines = n});
             check_kept(&p, p.kernel.mr);
             for (int i = 0; i < n; i++) {
-                CHECK(memcmp(put[i], from + i * 64, 64) == 0);
-                memset(put[i], 0xee, 64);
+                CHECK(memcmp(put[i].to, from + i * 64, 64) == 0);
+                memset(put[i].to, 0xee, 64);
             }
             for (size_t i = 0; i < sizeof to; i++)
                 CHECK_EQ(to[i], 0xee);

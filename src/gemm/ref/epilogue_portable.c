@@ -68,22 +68,46 @@ static void get(uint32_t type, float *v, const void *from, int64_t at, int n)
     }
 }
 
-static void add_x3(const twi_gemm_epilogue_t *e, strip_t strip, float *v)
+static void round_to(uint32_t type, float *v, int n)
 {
-    float x3[STRIP];
     union {
         float f32[STRIP];
         uint16_t f16[STRIP];
     } rounded;
-    put(e->out_type, &rounded, v, strip.n);
-    get(e->out_type, v, &rounded, 0, strip.n);
+    put(type, &rounded, v, n);
+    get(type, v, &rounded, 0, n);
+}
+
+static void add_x3(const twi_gemm_epilogue_t *e, strip_t strip, float *v)
+{
+    float x3[STRIP];
+    round_to(e->out_type, v, strip.n);
     get(e->x3_type, x3, e->x3, strip.row * e->x3_ld + strip.col, strip.n);
     for (int j = 0; j < strip.n; j++)
         v[j] += x3[j];
 }
 
-/* `acc` and `out` are of the strip's first element. */
-static void finish_strip(const twi_gemm_epilogue_t *e, strip_t strip, const void *acc, void *out)
+/* v is our own addend, and then the sum; `at` counts elements from the first ones of the others. */
+static void add_up(uint32_t type, const twi_gemm_part_t *part, int64_t at, int n, float *v)
+{
+    float own[STRIP], next[STRIP];
+    round_to(type, v, n);
+    memcpy(own, v, sizeof own);
+    if (part->own != 0)
+        get(type, v, part->addends[0], at, n);
+    for (int i = 1; i < part->n_addends; i++) {
+        if (i != part->own)
+            get(type, next, part->addends[i], at, n);
+        for (int j = 0; j < n; j++)
+            v[j] += i == part->own ? own[j] : next[j];
+    }
+    for (int j = 0; j < n && part->n_addends > 1; j++)
+        v[j] = v[j] != v[j] ? twi_f32_from_bits(0x7fc00000u) : v[j];
+}
+
+/* `acc` and `out` are of the strip's first element, and so is `at` of the addends. */
+static void finish_strip(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, strip_t strip, int64_t at,
+                         const void *acc, void *out)
 {
     float v[STRIP] = {0};
     if (e->out_type == TWI_INT32) {
@@ -103,6 +127,8 @@ static void finish_strip(const twi_gemm_epilogue_t *e, strip_t strip, const void
     }
     if (e->x3)
         add_x3(e, strip, v);
+    if (part->addends)
+        add_up(e->out_type, part, at, strip.n, v);
     put(e->out_type, out, v, strip.n);
 }
 
@@ -115,7 +141,8 @@ void twi_gemm_finish__portable(const twi_gemm_epilogue_t *epilogue, const twi_ge
         for (int j = 0; j < part->cols; j += STRIP) {
             const int left = part->cols - j;
             const strip_t strip = {part->row + r, part->col + j, left < STRIP ? left : STRIP};
-            finish_strip(epilogue, strip, acc + (int64_t)j * 4, out + j * out_bytes);
+            const int64_t at = (part->addend_row + r) * part->ld_addend + j;
+            finish_strip(epilogue, part, strip, at, acc + (int64_t)j * 4, out + j * out_bytes);
         }
     }
 }

@@ -5,11 +5,11 @@
 
 #include <immintrin.h>
 
-enum { LINE_BYTES = 64 };
-
-void twi_gemm_stream__avx512(void *const *to, const void *from, int n)
+void twi_gemm_stream__avx512(const twi_gemm_move_t *move)
 {
-    for (int i = 0; i < n; i++)
-        _mm512_stream_si512(to[i], _mm512_load_si512((const char *)from + (long)i * LINE_BYTES));
+    const char *from = move->from;
+    char *to = move->to;
+    for (int i = 0; i < move->n; i++, from += move->from_step, to += move->to_step)
+        _mm512_stream_si512((void *)to, _mm512_load_si512(from));
 }
 #endif
