@@ -522,6 +522,14 @@ static void columns(const work_t *w, int64_t col, int64_t end)
     } while (pass.k0 < plan->k_pad);
 }
 
+/* Stores around the caches are in no order with those that follow, which may tell others that they are there. */
+static void fence(void)
+{
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
 static void flush_puts(const work_t *w)
 {
     twi_gemm_put_t *put = w->memory.put;
@@ -549,6 +557,8 @@ void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, 
         flush_puts(&work);
     if (work.memory.later->any)
         finish_rows(&work, work.memory.later->tile.rows);
-    if (plan->stream)
+    if (plan->stream) {
         flush_puts(&work);
+        fence();
+    }
 }

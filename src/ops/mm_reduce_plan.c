@@ -6,8 +6,6 @@
 #include "ops/mm_reduce.h"
 
 enum {
-    ROUNDS = 4,                 /* of mm_all_reduce, so that results are copied while others are computed, */
-    ROUND_COLUMNS = 512,        /* if each has so many columns */
     EVERYTHING_BYTES = 1 << 20, /* of all partials: up to here every rank sums all rows, which saves a leg */
 };
 
@@ -17,12 +15,6 @@ static int64_t least(int64_t a, int64_t b)
 }
 
 /* ---- Schedule ---------------------------------------------------------------------------------- */
-
-static int64_t useful_rounds(const mm_reduce_t *r, int64_t n)
-{
-    const int64_t rounds = n / ROUND_COLUMNS;
-    return r->gathers && rounds > 1 ? least(rounds, ROUNDS) : 1;
-}
 
 static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
 {
@@ -35,7 +27,6 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
         .shard_rows = share_rows,
         .bytes = all,
         .wire_bytes = all + second,
-        .most_rounds = useful_rounds(r, product->n),
         .slots_bytes = op->ops->slots_bytes,
         .size = op->size,
         .wish = op->problem.rounds,

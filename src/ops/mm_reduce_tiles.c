@@ -80,12 +80,20 @@ static void sum_rows(const mm_tiles_t *t, int64_t rows, int64_t col, int64_t col
     }
 }
 
+/* What happens to a tile besides its sum. */
+enum {
+    TAG_FUSED = 1,
+    TAG_ASIDE = 2, /* its result is put in y and in our slot, */
+    TAG_STORE = 4, /* or stored in y by us; neither: by the epilogue */
+    TAG_TURN = 8,  /* which of two results it is */
+};
+
 /* Where the result of a block that begins at row `first` is left: in our slot for peers, or here. */
-static char *result_at(const mm_tiles_t *t, int turn, int64_t first, int64_t col, int64_t cols)
+static char *result_at(const mm_tiles_t *t, int tag, int64_t first, int64_t col, int64_t cols)
 {
-    if (t->r->gathers)
+    if (t->r->gathers && !(tag & TAG_ASIDE))
         return tile_at(t, t->own, first, col, cols);
-    return t->worker->tiles[TILE_RESULT + turn];
+    return t->worker->tiles[TILE_RESULT + ((tag & TAG_TURN) != 0)];
 }
 
 static int64_t result_bytes(const mm_tiles_t *t)
@@ -189,36 +197,28 @@ static void look_for_partials(mm_tiles_t *t, int64_t col, int64_t cols)
         t->late = col + cols;
 }
 
-/* Whether results of fused tiles are put in y on the side: lines to lines. */
-static bool goes_aside(const mm_tiles_t *t, const char *result, int64_t cols)
+/* Whether a tile is put in its places on the side: lines to lines. */
+static bool goes_aside(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col)
 {
-    const bool whole = ((uintptr_t)result | (uintptr_t)(cols * t->r->out_bytes)) % TWI_OPS_LINE == 0;
-    return t->r->streams && whole && t->op->problem.wire != TW_WIRE_INT8;
+    const char *slot = tile_at(t, t->own, first, col, tile->cols);
+    const uintptr_t odd = (uintptr_t)slot | (uintptr_t)(tile->cols * t->r->out_bytes);
+    return t->r->streams && odd % TWI_OPS_LINE == 0 && t->op->problem.wire != TW_WIRE_INT8;
 }
-
-/* What happens to a fused tile besides its sum. */
-enum {
-    TAG_FUSED = 1,
-    TAG_ASIDE = 2, /* its result is put in y, */
-    TAG_STORE = 4, /* or stored there by us; neither: by the epilogue */
-    TAG_TURN = 8,  /* which of two results it is */
-};
 
 static char *result_of(const mm_tiles_t *t, const twi_gemm_tile_t *tile)
 {
-    return result_at(t, (tile->tag & TAG_TURN) != 0, tile->row - t->strip->row, tile->col - t->col, tile->cols);
+    return result_at(t, tile->tag, tile->row - t->strip->row, tile->col - t->col, tile->cols);
 }
 
 /*
- * A fused tile of 16-bit partials is summed by the epilogue itself, into our slot for peers, straight into y,
- * or where it waits to be put there. Others pass through scratch tiles.
+ * A fused tile of 16-bit partials is summed by the epilogue itself, straight into y, or where it waits to be put
+ * there and in our slot. Others pass through scratch tiles.
  */
 static void place_fused(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, twi_gemm_place_t *place)
 {
     const int64_t col = tile->col - t->col;
+    const bool aside = goes_aside(t, tile, first, col);
     t->turn ^= 1;
-    char *result = result_at(t, t->turn, first, col, tile->cols);
-    const bool aside = goes_aside(t, result, tile->cols);
     place->tag = TAG_FUSED | (aside ? TAG_ASIDE : TAG_STORE) | (t->turn ? TAG_TURN : 0);
     place->out = t->worker->tiles[TILE_OWN];
     if (t->op->problem.wire != TW_WIRE_OUT)
@@ -226,7 +226,7 @@ static void place_fused(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t firs
     place->addends = t->worker->sources;
     place->n_addends = t->op->size;
     place->own = t->op->rank;
-    place->out = result;
+    place->out = result_at(t, place->tag, first, col, tile->cols);
     if (!aside && !t->r->gathers) {
         place->tag = TAG_FUSED;
         place->out = y_at(t, first, col);
@@ -238,14 +238,30 @@ static void place_fused(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t firs
 static void touch_fused(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, twi_gemm_place_t *place)
 {
     const int64_t col = tile->col - t->col, bytes = tile->rows * tile->cols * t->r->wire_bytes;
-    if (t->r->gathers)
-        twi_panel_touch(place, t->worker->sources[t->op->rank], bytes, 1);
     if (place->tag & TAG_ASIDE)
         return;
+    if (t->r->gathers)
+        twi_panel_touch(place, t->worker->sources[t->op->rank], bytes, 1);
     const char *row = y_at(t, first, col), *end = row + tile->cols * t->r->out_bytes;
     const int64_t step = t->op->problem.product.ldc * t->r->out_bytes;
     for (const char *line = row - (uintptr_t)row % TWI_OPS_LINE; line < end; line += TWI_OPS_LINE)
         place->touch[place->n_touch++] = (twi_gemm_touch_t){.at = line, .step = step, .n = tile->rows, .write = 1};
+}
+
+/* A partial goes to the slot: around the caches if it is large, so that who reads it does not find it in ours. */
+static void place_partial(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, twi_gemm_place_t *place)
+{
+    const int64_t col = tile->col - t->col;
+    char *slot = tile_at(t, t->own, first, col, tile->cols);
+    place->out = slot;
+    if (t->op->problem.wire == TW_WIRE_INT8) {
+        place->out = t->worker->tiles[TILE_OWN];
+    } else if (goes_aside(t, tile, first, col)) {
+        t->turn ^= 1;
+        place->out = t->worker->tiles[TILE_RESULT + t->turn];
+        return;
+    }
+    twi_panel_touch(place, slot, tile->rows * tile->cols * t->r->wire_bytes, 1);
 }
 
 static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
@@ -257,17 +273,15 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     place->ld_out = tile->cols;
     if (t->aside)
         twi_panels_touch(t->aside, place);
-    if (t->fused) {
-        const void **all = t->worker->all_sources;
-        t->worker->sources = t->worker->sources == all ? all + t->op->size : all;
-        set_sources(t, first, col, tile->cols);
-        place_fused(t, tile, first, place);
-        touch_fused(t, tile, first, place);
+    if (!t->fused) {
+        place_partial(t, tile, first, place);
         return;
     }
-    char *slot = tile_at(t, t->own, first, col, tile->cols);
-    place->out = t->op->problem.wire == TW_WIRE_INT8 ? t->worker->tiles[TILE_OWN] : slot;
-    twi_panel_touch(place, slot, tile->rows * tile->cols * t->r->wire_bytes, 1);
+    const void **all = t->worker->all_sources;
+    t->worker->sources = t->worker->sources == all ? all + t->op->size : all;
+    set_sources(t, first, col, tile->cols);
+    place_fused(t, tile, first, place);
+    touch_fused(t, tile, first, place);
 }
 
 /* Partials of all ranks for some rows of a fused tile, our own from `own`; the result goes where it waits. */
@@ -307,19 +321,24 @@ static void finish_rows(void *user, const twi_gemm_tile_t *tile, int first, int 
         store_block(t, tile_first + first, rows, col, tile->cols, result_of(t, tile) + skip * result_bytes(t));
 }
 
-/* A finished tile: its result, or some results of peers, to y on the side. */
+/* A finished tile to its places, and some results of peers to theirs, on the side. */
 static void finish_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put)
 {
     mm_tiles_t *t = user;
-    if (!tile->tag) {
-        if (t->aside)
-            twi_panels_put(t->aside, put);
-        return;
-    }
     const int64_t first = tile->row - t->strip->row, col = tile->col - t->col, bytes = tile->cols * t->r->out_bytes;
-    if (tile->tag & TAG_ASIDE)
-        twi_panels_put_rows(put, result_of(t, tile), y_at(t, first, col), t->op->problem.product.ldc * t->r->out_bytes,
-                            tile->rows, bytes);
+    const int64_t wire_row = tile->cols * t->r->wire_bytes;
+    char *slot = tile_at(t, t->own, first, col, tile->cols);
+    if (!tile->tag && tile->out != slot && t->op->problem.wire != TW_WIRE_INT8)
+        twi_panels_put_rows(put, tile->out, slot, wire_row, tile->rows, wire_row);
+    if (!tile->tag && t->aside)
+        twi_panels_put(t->aside, put);
+    if (!(tile->tag & TAG_ASIDE))
+        return;
+    const char *result = result_of(t, tile);
+    twi_panels_put_rows(put, result, y_at(t, first, col), t->op->problem.product.ldc * t->r->out_bytes, tile->rows,
+                        bytes);
+    if (t->r->gathers)
+        twi_panels_put_rows(put, result, slot, bytes, tile->rows, bytes);
 }
 
 const twi_gemm_hook_t twi_mm_reduce_hook = {.place = place_tile, .rows = finish_rows, .done = finish_tile};

@@ -17,11 +17,10 @@ typedef struct twi_schedule {
 
 typedef struct twi_model_args {
     const twi_gemm_plan_t *plan;
-    int64_t rows;        /* of the product, with k and n of the plan */
-    int64_t shard_rows;  /* that one rank computes for another, or gets from it */
-    int64_t bytes;       /* that a rank puts into slots in all */
-    int64_t wire_bytes;  /* that a rank reads from its peers in all */
-    int64_t most_rounds; /* that are of use, if slots do not ask for more */
+    int64_t rows;       /* of the product, with k and n of the plan */
+    int64_t shard_rows; /* that one rank computes for another, or gets from it */
+    int64_t bytes;      /* that a rank puts into slots in all */
+    int64_t wire_bytes; /* that a rank reads from its peers in all */
     size_t slots_bytes;
     int size;
     int wish; /* TW_ROUNDS_... */

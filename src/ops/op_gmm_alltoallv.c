@@ -376,26 +376,44 @@ static const piece_t *take_aside(twi_op_t *op, twi_panels_t *aside, int *peer_ou
 typedef struct tiles {
     const twi_op_t *op;
     const gmm_t *g;
+    twi_op_worker_t *worker;
     char *base;          /* of the strip in our slot */
     int64_t row, rows;   /* of the strip in the product */
+    int turn;            /* of two tiles on their way to the slot */
     twi_panels_t *aside; /* rows to be copied on the side, or NULL */
 } tiles_t;
 
+/* Around the caches if it is large, so that who reads it does not find it in ours: lines to lines. */
+static bool goes_aside(const tiles_t *t, const twi_gemm_tile_t *tile, const void *slot)
+{
+    const size_t item_bytes = twi_dtype_bytes(t->op->problem.product.epilogue.out_type);
+    return t->g->streams && ((uintptr_t)slot | (uintptr_t)tile->cols * item_bytes) % TWI_OPS_LINE == 0;
+}
+
 static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
 {
-    const tiles_t *t = user;
+    tiles_t *t = user;
     const int64_t item_bytes = (int64_t)twi_dtype_bytes(t->op->problem.product.epilogue.out_type);
     place->out = twi_panel_at(t->base, t->rows, tile->row - t->row, tile->col, tile->cols, item_bytes);
     place->ld_out = tile->cols;
     if (t->aside)
         twi_panels_touch(t->aside, place);
+    if (goes_aside(t, tile, place->out)) {
+        t->turn ^= 1;
+        place->out = t->worker->tiles[t->turn];
+        return;
+    }
     twi_panel_touch(place, place->out, tile->rows * tile->cols * item_bytes, 1);
 }
 
 static void finish_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put)
 {
     const tiles_t *t = user;
-    (void)tile;
+    const int64_t item_bytes = (int64_t)twi_dtype_bytes(t->op->problem.product.epilogue.out_type);
+    const int64_t row_bytes = tile->cols * item_bytes;
+    char *slot = twi_panel_at(t->base, t->rows, tile->row - t->row, tile->col, tile->cols, item_bytes);
+    if (tile->out != slot)
+        twi_panels_put_rows(put, tile->out, slot, row_bytes, tile->rows, row_bytes);
     if (t->aside)
         twi_panels_put(t->aside, put);
 }
@@ -411,7 +429,7 @@ static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)
 static void run_sent(twi_op_t *op, gmm_t *g, const strip_t *strip, int64_t number, twi_gemm_strip_t *product,
                      twi_op_worker_t *worker)
 {
-    tiles_t tiles = {.op = op, .g = g, .row = product->row, .rows = product->rows};
+    tiles_t tiles = {.op = op, .g = g, .worker = worker, .row = product->row, .rows = product->rows};
     twi_panels_t aside;
     int peer;
     const piece_t *piece = take_aside(op, &aside, &peer);
@@ -484,7 +502,6 @@ static void choose(twi_op_t *op, gmm_t *g)
         .rows = product->m,
         .shard_rows = TWI_STRIP_ROWS,
         .wire_bytes = product->m * g->row_bytes,
-        .most_rounds = 1,
         .slots_bytes = op->ops->slots_bytes,
         .size = op->size,
         .wish = op->problem.rounds,
@@ -520,7 +537,8 @@ static tw_status_t create(twi_op_t *op)
     choose(op, g);
     TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
     const int64_t y_rows = twi_counts_before(twi_counts_of(op, &g->counts, op->rank, 1), g->counts.experts * op->size);
-    g->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, y_rows, product->epilogue.out_type);
+    const int64_t rows = product->m > y_rows ? product->m : y_rows;
+    g->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, rows, product->epilogue.out_type);
     g->copy_rows = twi_copy_rows_select(g->streams);
     TW_TRY(twi_shared_create(op, &g->shared));
     TW_TRY(twi_units_create(&op->sent, &twi_board(op->transport, op->rank)->sent, op->size > 1 ? g->n_strips : 0));

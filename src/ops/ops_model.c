@@ -12,7 +12,8 @@
 
 #define COPY_BYTES_PER_US 5000.0 /* between two caches, reading and writing */
 #define LATENCY_US 3.0           /* of a collective of nothing */
-#define STRIP_US 1.0             /* that a strip of its own costs */
+#define STRIP_US 1.0             /* that a strip of its own costs, */
+#define FUSED_US 20.0            /* and all of them together at least */
 
 /* Operations of a core in a microsecond. */
 static double rate_of(const twi_gemm_kernel_t *kernel)
@@ -56,7 +57,8 @@ twi_schedule_t twi_model_choose(const twi_model_args_t *args)
     const double strips = (double)args->size * (double)twi_ceil_div(args->shard_rows, TWI_STRIP_ROWS);
     const double hidden = schedule.gemm_us < schedule.comm_us ? schedule.gemm_us : schedule.comm_us;
     schedule.fused = true;
-    schedule.rounds = least > args->most_rounds ? least : args->most_rounds;
+    /* Coming back to a strip costs more than rounds hide: no more of them than the slots ask for. */
+    schedule.rounds = least;
     schedule.why = "there is more to hide than it costs";
     if (args->size == 1)
         schedule.why = "there is one rank";
@@ -64,7 +66,7 @@ twi_schedule_t twi_model_choose(const twi_model_args_t *args)
         schedule.why = "the slots hold no more of it at a time";
     else if (args->shard_rows < plan->kernel->mr)
         schedule = (twi_schedule_t){false, 1, schedule.gemm_us, schedule.comm_us, "a rank's rows do not fill a tile"};
-    else if (hidden < strips * STRIP_US)
+    else if (hidden < FUSED_US || hidden < strips * STRIP_US)
         schedule = (twi_schedule_t){false, 1, schedule.gemm_us, schedule.comm_us, "there is too little to hide"};
     return schedule;
 }

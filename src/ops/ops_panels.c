@@ -2,6 +2,8 @@
 /* Panels: addresses, and copies out of them. See panels.h. */
 #include "ops/panels.h"
 
+enum { GROUP_PANELS = 8 }; /* that are copied side by side */
+
 void twi_panel_touch(twi_gemm_place_t *place, const void *block, int64_t bytes, int write)
 {
     const char *at = block, *line = at - (uintptr_t)at % TWI_OPS_LINE;
@@ -45,8 +47,42 @@ static void advance(twi_panels_t *p)
     p->next_row += p->mr;
 }
 
+/*
+ * Rows of some panels side by side: so a row is written in longer pieces, and every panel is read in the order of
+ * memory. Only where nothing has been copied yet, and rows of a panel follow each other.
+ */
+static void copy_groups(const twi_panels_t *p, twi_copy_rows_fn copy)
+{
+    const int64_t bytes = p->nr * p->item_bytes, whole = p->cols / p->nr;
+    for (int64_t panel = 0; panel < whole; panel += GROUP_PANELS) {
+        const int64_t col = p->col + panel * p->nr;
+        twi_rows_t lines = {
+            .dst = p->dst + col * p->item_bytes,
+            .dst_step = bytes,
+            .src = twi_panel_at(p->strip, p->strip_rows, p->first, col, p->nr, p->item_bytes),
+            .src_step = p->strip_rows * bytes,
+            .n = least(GROUP_PANELS, whole - panel),
+            .bytes = (size_t)bytes,
+        };
+        for (int64_t i = 0; i < p->rows; i++) {
+            copy(&lines);
+            lines.dst = (char *)lines.dst + p->dst_step;
+            lines.src = (const char *)lines.src + bytes;
+        }
+    }
+}
+
 void twi_panels_copy(twi_panels_t *p, twi_copy_rows_fn copy)
 {
+    const bool fresh = p->next_row == 0 && p->next_col <= p->col;
+    p->next_col = p->next_col < p->col ? p->col : p->next_col;
+    if (fresh && p->tile_bytes == p->item_bytes) {
+        copy_groups(p, copy);
+        const int64_t done = p->cols / p->nr * p->nr;
+        p->next_col += done;
+        p->col += done;
+        p->cols -= done;
+    }
     for (; !ended(p); advance(p)) {
         const twi_rows_t rows = block_at(p);
         copy(&rows);
