@@ -54,9 +54,10 @@ endforeach()
 # test_NAME with the kernels of those levels on top of a model of the instructions, and a cpu layer that
 # reports amx. Their objects come before the library, which therefore does not supply its own. Not with
 # ThreadSanitizer: threads do the same at every level.
-set(model_programs test_convert test_gemm_engine test_kernels test_matmul test_matmul_bits test_matmul_groups
+set(model_programs test_convert test_epilogue test_gemm_engine test_kernels test_matmul test_matmul_bits test_matmul_groups
     test_matmul_quant test_pack test_mm_reduce_scatter test_mm_all_reduce test_mm_all_reduce_int8 test_all_gather_mm
-    test_gmm_alltoallv test_alltoallv_gmm test_ops_bits)
+    test_gmm_alltoallv test_alltoallv_gmm test_ops_bits
+    test_ops_stream)
 set(model_kernels ${sources})
 list(FILTER model_kernels INCLUDE REGEX "_(avx512bf16|amx)\\.c$")
 if(model_kernels AND NOT TILEWIRE_FUZZ AND NOT TILEWIRE_SANITIZE STREQUAL "thread")
@@ -80,6 +81,13 @@ if(model_kernels AND NOT TILEWIRE_FUZZ AND NOT TILEWIRE_SANITIZE STREQUAL "threa
         target_link_options(${model} PRIVATE -Wl,--wrap=twi_cpu_detected,--wrap=test_add)
     endforeach()
 endif()
+
+# What these count happens in functions of the library.
+foreach(name test_ops_stream model_ops_stream)
+    if(TARGET ${name})
+        target_link_options(${name} PRIVATE -Wl,--wrap=twi_gemm_streams,--wrap=twi_panels_put_rows)
+    endif()
+endforeach()
 
 file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
 foreach(source ${fuzz_sources})

@@ -7,6 +7,8 @@
 twi_gemm_finish_fn *twi_gemm_finish(twi_isa_t level)
 {
 #if defined(__x86_64__)
+    if (level >= TWI_ISA_AVX512BF16)
+        return twi_gemm_finish__avx512bf16;
     if (level >= TWI_ISA_AVX512)
         return twi_gemm_finish__avx512;
     if (level >= TWI_ISA_AVX2)

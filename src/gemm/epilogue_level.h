@@ -8,6 +8,7 @@ twi_gemm_finish_fn twi_gemm_finish__portable;
 #if defined(__x86_64__)
 twi_gemm_finish_fn twi_gemm_finish__avx2;
 twi_gemm_finish_fn twi_gemm_finish__avx512;
+twi_gemm_finish_fn twi_gemm_finish__avx512bf16;
 #endif
 
 #endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The epilogue with AVX-512 F, BW, DQ and VL. Partial pairs are masked. Any thread. The including file defines
+ * EPI_NAME, and EPI_BF16 if it has AVX512_BF16.
+ */
+#include <immintrin.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define EPI_LANES 16
+#define INLINE static inline __attribute__((always_inline))
+
+typedef uint32_t u32v __attribute__((vector_size(64)));
+typedef float f32v __attribute__((vector_size(64)));
+
+typedef struct pair {
+    u32v lo, hi;
+} pair_t;
+
+typedef struct cut {
+    __mmask16 lo, hi;
+} cut_t;
+
+INLINE cut_t cut(int n)
+{
+    const uint32_t mask = n < 32 ? (1u << n) - 1 : UINT32_MAX;
+    return (cut_t){(__mmask16)mask, (__mmask16)(mask >> 16)};
+}
+
+INLINE u32v int_to_f32(u32v s)
+{
+    return (u32v)_mm512_cvtepi32_ps((__m512i)s);
+}
+
+INLINE pair_t get32(bool whole, cut_t some, const void *p)
+{
+    const int32_t *x = p;
+    if (whole)
+        return (pair_t){(u32v)_mm512_loadu_si512(x), (u32v)_mm512_loadu_si512(x + 16)};
+    return (pair_t){(u32v)_mm512_maskz_loadu_epi32(some.lo, x), (u32v)_mm512_maskz_loadu_epi32(some.hi, x + 16)};
+}
+
+INLINE void put32(bool whole, cut_t some, void *p, pair_t v)
+{
+    int32_t *to = p;
+    if (whole) {
+        _mm512_storeu_si512(to, (__m512i)v.lo);
+        _mm512_storeu_si512(to + 16, (__m512i)v.hi);
+    } else {
+        _mm512_mask_storeu_epi32(to, some.lo, (__m512i)v.lo);
+        _mm512_mask_storeu_epi32(to + 16, some.hi, (__m512i)v.hi);
+    }
+}
+
+INLINE __m256i get16(bool whole, __mmask16 mask, const uint16_t *p)
+{
+    return whole ? _mm256_loadu_si256((const __m256i *)p) : _mm256_maskz_loadu_epi16(mask, p);
+}
+
+INLINE void put16(bool whole, cut_t some, void *p, __m512i v)
+{
+    if (whole)
+        _mm512_storeu_si512(p, v);
+    else
+        _mm512_mask_storeu_epi16(p, (__mmask32)some.lo | (__mmask32)some.hi << 16, v);
+}
+
+INLINE pair_t get_f16(bool whole, cut_t some, const void *p)
+{
+    const uint16_t *x = p;
+    return (pair_t){(u32v)_mm512_cvtph_ps(get16(whole, some.lo, x)),
+                    (u32v)_mm512_cvtph_ps(get16(whole, some.hi, x + 16))};
+}
+
+INLINE pair_t get_bf16(bool whole, cut_t some, const void *p)
+{
+    const uint16_t *x = p;
+    return (pair_t){(u32v)_mm512_cvtepu16_epi32(get16(whole, some.lo, x)) << 16,
+                    (u32v)_mm512_cvtepu16_epi32(get16(whole, some.hi, x + 16)) << 16};
+}
+
+INLINE __m256i to_half(u32v v)
+{
+    return _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+INLINE u32v round_f16(u32v v)
+{
+    return (u32v)_mm512_cvtph_ps(to_half(v));
+}
+
+INLINE void put_f16(bool whole, cut_t some, void *p, pair_t v)
+{
+    put16(whole, some, p, _mm512_inserti64x4(_mm512_castsi256_si512(to_half(v.lo)), to_half(v.hi), 1));
+}
+
+/* The upper half of each lane is v as bf16. The table says: for a NaN, v made quiet. */
+INLINE __m512i to_upper(u32v v)
+{
+    const __m512i bits = (__m512i)v;
+    const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+    __m512i sum = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    sum = _mm512_mask_add_epi32(sum, odd, sum, _mm512_set1_epi32(1));
+    return (__m512i)_mm512_fixupimm_ps((__m512)sum, (__m512)v, _mm512_set1_epi32(0x22), 0);
+}
+
+INLINE u32v round_bf16(u32v v)
+{
+    return (u32v)to_upper(v) & 0xffff0000u;
+}
+
+INLINE void put_bf16(bool whole, cut_t some, void *p, pair_t v)
+{
+#ifdef EPI_BF16
+    enum { DENORMAL = 0x20 }; /* which the instruction would take for zero */
+    const __mmask16 odd =
+        _mm512_fpclass_ps_mask((__m512)v.lo, DENORMAL) | _mm512_fpclass_ps_mask((__m512)v.hi, DENORMAL);
+    if (__builtin_expect(odd == 0, 1)) {
+        put16(whole, some, p, (__m512i)_mm512_cvtne2ps_pbh((__m512)v.hi, (__m512)v.lo));
+        return;
+    }
+#endif
+    const __m512i lo = _mm512_srli_epi32(to_upper(v.lo), 16), hi = _mm512_srli_epi32(to_upper(v.hi), 16);
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    put16(whole, some, p, _mm512_permutexvar_epi64(order, _mm512_packus_epi32(lo, hi)));
+}
+
+#include "gemm/epilogue_body.h"
