@@ -116,6 +116,7 @@ struct twi_op {
 
     uint64_t call;
     bool entered;
+    bool alone;              /* so small that the caller does it without its team */
     _Atomic uint8_t *agreed; /* [size] */
     _Atomic int diverged;    /* 1 + rank whose call differs */
     _Atomic int64_t opened;  /* rounds whose slot is ours to write */

@@ -9,6 +9,8 @@
 #include "base/sizes.h"
 #include "ops/op.h"
 
+#define ALONE_OPERATIONS 2e6 /* of a product that is over before a team has woken up */
+
 static const twi_op_class_t *const classes[] = {
 #define TW_OP(NAME, name) &twi_op_##name,
 #include "ops/ops.def"
@@ -143,6 +145,15 @@ tw_status_t twi_op_worker_memory(twi_op_t *op, int64_t strip_rows)
 
 /* ---- Operators --------------------------------------------------------------------------------- */
 
+static double operations_of(const twi_op_t *op)
+{
+    const twi_gemm_problem_t *problems[] = {&op->problem.product, op->problem.has_shared ? &op->problem.shared : NULL};
+    double operations = 0;
+    for (int i = 0; i < 2 && problems[i]; i++)
+        operations += 2.0 * (double)problems[i]->m * (double)problems[i]->k * (double)problems[i]->n;
+    return operations * (op->problem.kind == TWI_OP_ALL_GATHER_MM ? op->size : 1);
+}
+
 tw_status_t twi_op_create(twi_ops_t *ops, const twi_op_problem_t *problem, twi_op_t **op_out)
 {
     twi_op_t *op = calloc(1, sizeof *op);
@@ -162,6 +173,7 @@ tw_status_t twi_op_create(twi_ops_t *ops, const twi_op_problem_t *problem, twi_o
         free_op(op);
         return status;
     }
+    op->alone = operations_of(op) < ALONE_OPERATIONS;
     *op_out = op;
     return TW_OK;
 }

@@ -250,7 +250,7 @@ static tw_status_t step(twi_op_t *op, int64_t budget)
         TW_TRY(enter(op));
     if (!all_taken(op)) {
         atomic_store_explicit(&op->budget, budget, memory_order_relaxed);
-        twi_team_run(op->ops->team, work, op);
+        twi_team_run(op->alone ? NULL : op->ops->team, work, op);
     }
     if (atomic_load(&op->diverged))
         return twi_entry_differs(op, atomic_load(&op->diverged) - 1);
