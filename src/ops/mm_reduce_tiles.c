@@ -96,11 +96,6 @@ static char *result_at(const mm_tiles_t *t, int tag, int64_t first, int64_t col,
     return t->worker->tiles[TILE_RESULT + ((tag & TAG_TURN) != 0)];
 }
 
-static int64_t result_bytes(const mm_tiles_t *t)
-{
-    return t->op->problem.wire == TW_WIRE_INT8 ? 1 : t->r->out_bytes;
-}
-
 /* Its result to y. */
 static void store_block(const mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, int64_t cols, const char *block)
 {
@@ -284,15 +279,6 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     touch_fused(t, tile, first, place);
 }
 
-/* Partials of all ranks for some rows of a fused tile, our own from `own`; the result goes where it waits. */
-static void sum_tile(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int first, int rows, const void *own)
-{
-    const int64_t tile_first = tile->row - t->strip->row, col = tile->col - t->col;
-    set_sources(t, tile_first + first, col, tile->cols);
-    t->worker->sources[t->op->rank] = own;
-    sum_rows(t, rows, col, tile->cols, result_of(t, tile) + first * tile->cols * result_bytes(t));
-}
-
 static void quantise_rows(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int first, int rows, char *q)
 {
     const int64_t skip = (int64_t)first * tile->cols;
@@ -303,35 +289,47 @@ static void quantise_rows(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int 
 static void finish_rows(void *user, const twi_gemm_tile_t *tile, int first, int rows)
 {
     const mm_tiles_t *t = user;
-    const int64_t tile_first = tile->row - t->strip->row, col = tile->col - t->col, skip = (int64_t)first * tile->cols;
-    const tw_wire_t wire = t->op->problem.wire;
-    if (!tile->tag) {
-        if (wire == TW_WIRE_INT8)
-            quantise_rows(t, tile, first, rows, tile_at(t, t->own, tile_first, col, tile->cols));
-        return;
-    }
-    const char *own = t->worker->tiles[TILE_OWN];
-    if (wire == TW_WIRE_INT8) {
-        quantise_rows(t, tile, first, rows, t->worker->tiles[TILE_SUMS]);
-        own = t->worker->tiles[TILE_SUMS];
-    }
-    if (wire != TW_WIRE_OUT)
-        sum_tile(t, tile, first, rows, own + skip * t->r->wire_bytes);
-    if (tile->tag & TAG_STORE)
-        store_block(t, tile_first + first, rows, col, tile->cols, result_of(t, tile) + skip * result_bytes(t));
+    const int64_t tile_first = tile->row - t->strip->row, col = tile->col - t->col;
+    if (t->op->problem.wire == TW_WIRE_INT8)
+        quantise_rows(t, tile, first, rows,
+                      tile->tag ? t->worker->tiles[TILE_SUMS] : tile_at(t, t->own, tile_first, col, tile->cols));
+    else if (t->op->problem.wire == TW_WIRE_OUT && (tile->tag & TAG_STORE))
+        store_block(t, tile_first + first, rows, col, tile->cols,
+                    result_of(t, tile) + first * tile->cols * t->r->out_bytes);
 }
 
-/* A finished tile to its places, and some results of peers to theirs, on the side. */
+/* Partials of all ranks for a fused tile of another wire than the result's type, our own being in a scratch tile. */
+static void sum_tile(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col)
+{
+    const int own = t->op->problem.wire == TW_WIRE_INT8 ? TILE_SUMS : TILE_OWN;
+    set_sources(t, first, col, tile->cols);
+    t->worker->sources[t->op->rank] = t->worker->tiles[own];
+    sum_rows(t, tile->rows, col, tile->cols, result_of(t, tile));
+    if (tile->tag & TAG_STORE)
+        store_block(t, first, tile->rows, col, tile->cols, result_of(t, tile));
+}
+
+/* A partial to our slot, and some results of peers to y, on the side. */
+static void finish_partial(mm_tiles_t *t, const twi_gemm_tile_t *tile, const char *slot, twi_gemm_put_t *put)
+{
+    const int64_t bytes = tile->cols * t->r->wire_bytes;
+    if (tile->out != slot && t->op->problem.wire != TW_WIRE_INT8)
+        twi_panels_put_rows(put, tile->out, (char *)(uintptr_t)slot, bytes, tile->rows, bytes);
+    if (t->aside)
+        twi_panels_put(t->aside, put);
+}
+
 static void finish_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put)
 {
     mm_tiles_t *t = user;
     const int64_t first = tile->row - t->strip->row, col = tile->col - t->col, bytes = tile->cols * t->r->out_bytes;
-    const int64_t wire_row = tile->cols * t->r->wire_bytes;
     char *slot = tile_at(t, t->own, first, col, tile->cols);
-    if (!tile->tag && tile->out != slot && t->op->problem.wire != TW_WIRE_INT8)
-        twi_panels_put_rows(put, tile->out, slot, wire_row, tile->rows, wire_row);
-    if (!tile->tag && t->aside)
-        twi_panels_put(t->aside, put);
+    if (!tile->tag) {
+        finish_partial(t, tile, slot, put);
+        return;
+    }
+    if (t->op->problem.wire != TW_WIRE_OUT)
+        sum_tile(t, tile, first, col);
     if (!(tile->tag & TAG_ASIDE))
         return;
     const char *result = result_of(t, tile);
