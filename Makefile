@@ -8,7 +8,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all configure deps test quick-test demo install bench format clean help
+.PHONY: all configure deps test quick-test demo python install bench format clean help
 
 all: configure
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -30,6 +30,9 @@ quick-test:
 demo: all
 	@examples/demo.sh $(BUILD)
 
+python: all
+	@scripts/python.sh $(BUILD)
+
 install: all
 	@DESTDIR=$(DESTDIR) cmake --install $(BUILD) >/dev/null
 	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || true
@@ -37,6 +40,7 @@ install: all
 
 bench: all
 	@echo "$(BUILD)/tilewire bench all_reduce --ranks 2 --bytes 8388608 --peers"
+	@echo "$(BUILD)/tilewire bench mm_all_reduce --ranks 2 --shape 1024,2048,4096 --explain"
 	@echo "$(BUILD)/tilewire bench gemm --dtype bf16 --shape 1024,2048,4096"
 	@echo "$(BUILD)/tilewire help bench        lists the rest"
 
@@ -48,9 +52,10 @@ clean:
 
 help:
 	@echo "make             builds $(BUILD)/tilewire and $(BUILD)/libtilewire.so (installs missing packages if it may)"
-	@echo "make demo        runs the example kernels on 4 ranks"
+	@echo "make demo        runs the fused operators on 2 ranks and the example kernels on 4"
 	@echo "make test        every check and test, with sanitizers; some minutes"
 	@echo "make quick-test  the tests on the plain build only"
+	@echo "make python      prepares .venv with PyTorch and the package tilewire"
 	@echo "make install     PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)"
 	@echo "make bench       shows how to measure"
 	@echo "make format      applies clang-format"

@@ -9,8 +9,8 @@ if ! diff -u docs/API.md <(scripts/api_reference.sh); then
     echo "docs/API.md is out of date: scripts/api_reference.sh >docs/API.md"
     failed=1
 fi
-if ! diff -u <(sed -n '/^```c$/,/^```$/p' README.md | sed '1d;$d') examples/c/hello_allreduce.c; then
-    echo "README.md: the example differs from examples/c/hello_allreduce.c"
+if ! diff -u <(sed -n '/^```c$/,/^```$/p' README.md | sed '1d;$d') examples/c/mm_all_reduce.c; then
+    echo "README.md: the example differs from examples/c/mm_all_reduce.c"
     failed=1
 fi
 for document in README.md CONTRIBUTING.md docs/*.md; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Checks the Promela models of the epoch protocol (tests/model) with spin.
+# Checks the Promela models of the epoch protocol and of the fused operators (tests/model) with spin.
 #
 # A "safe" run searches all states for a failed assertion or a hang, an "ends" run for a cycle, that
 # is a run without end. Both fail on a truncated search, and when a line marked COVER(x) was not
@@ -146,6 +146,21 @@ start "doorbell with membarrier, abort" check safe doorbell "-DREMOTE_BARRIER -D
     "woken rung completed abort"
 start "doorbell with membarrier, two threads of a rank" check safe doorbell "-DREMOTE_BARRIER -DTHREADS -DR=2" \
     "woken rung completed"
+start "operators: three ranks" check safe ops "-DW=3" "reused completed"
+start "operators: three ranks, results" check safe ops "-DW=3 -DC=1 -DRESULTS" "summed completed"
+start "operators: two rounds of two units, in any order" check safe ops "-DR=2 -DU=2" "reused completed"
+start "operators: two rounds, results" check safe ops "-DR=2 -DRESULTS" "reused summed completed"
+start "operators: two rounds, lists" check safe ops "-DR=2 -DLISTS" "reused met completed"
+start "operators: ranks with more and fewer rounds" check safe ops "-DC=3 -DR=2 -DUNEVEN -DLISTS -DRESULTS" \
+    "reused met summed completed"
+start "operators: room for one slot" check safe ops "-DC=3 -DR=2 -DPLACES=1 -DRESULTS" "reused summed completed"
+start "operators: one live round" check safe ops "-DC=3 -DR=2 -DLIVE=1" "reused completed"
+start "operators: nothing to read" check safe ops "-DC=4 -DNOTHING" "reused completed"
+start "operators: nothing to read but lists" check safe ops "-DC=4 -DNOTHING -DLISTS" "reused met completed"
+start "operators: one rank needs all" check safe ops "-DC=1 -DR=4 -DONEWAY" "reused completed"
+start "operators: calls differ" check safe ops "-DR=2 -DDIVERGE" "reused diverged told"
+start "operators: calls differ, three ranks" check safe ops "-DW=3 -DDIVERGE" "diverged told"
+start "operators: calls differ, nothing to read" check safe ops "-DC=3 -DNOTHING -DDIVERGE" "diverged told"
 
 start "every run ends: three ranks" check ends epoch "-DW=3 -DR=2" "one_shot completed left"
 start "every run ends: claims" check ends epoch "-DR=2 -DANYSIZE" "one_shot claim completed left"
@@ -155,6 +170,8 @@ start "every run ends: doorbell, abort" check ends doorbell "-DR=4 -DABORT" "wok
 start "every run ends: doorbell with membarrier, abort" check ends doorbell "-DREMOTE_BARRIER -DR=2 -DABORT" \
     "woken completed abort"
 start "every run ends: doorbell, two threads of a rank" check ends doorbell "-DTHREADS -DR=2" "woken completed"
+start "every run ends: operators" check ends ops "-DC=3 -DRESULTS -DLISTS" "summed met completed"
+start "every run ends: operators, calls differ" check ends ops "-DRESULTS -DDIVERGE" "diverged told"
 
 start "finds a slot reused too early" bug safe epoch "-DR=3 -DBUG_EARLY_REUSE" "assertion violated"
 start "finds a done stored before the slots are read" bug safe epoch "-DR=3 -DBUG_EARLY_ACK" "slot["
@@ -185,6 +202,24 @@ start "finds a store-buffered sleep without a second look" bug safe doorbell "-D
 start "finds a flag in place of the count of sleepers" bug safe doorbell "-DTHREADS -DR=2 -DBUG_FLAG" "$hang"
 start "finds a wake for one thread only" bug safe doorbell "-DTHREADS -DR=2 -DBUG_WAKE_ONE" "$hang"
 start "finds a spin on a stale bell" bug ends doorbell "-DR=2 -DBUG_STALE_BELL" "non-progress cycle"
+start "finds taken stored before the read" bug safe ops "-DR=2 -DBUG_EARLY_TAKEN" "(slot[from]=="
+start "finds a slot opened without a look at taken" bug safe ops "-DC=3 -DBUG_NO_TAKEN" "(slot[from]=="
+start "finds a slot opened after a look at the own taken" bug safe ops "-DC=3 -DBUG_OWN_TAKEN" "(slot[from]=="
+start "finds a place on the board reused too early" bug safe ops "-DR=2 -DLIVE=1 -DBUG_NO_LIMIT" "(slot[from]=="
+start "finds sent stored before the data" bug safe ops "-DBUG_EARLY_SENT" "(slot[from]=="
+start "finds sent counting units as they end" bug safe ops "-DU=2 -DBUG_ANY_ORDER" "(slot[from]=="
+start "finds a read from a rank that calls something else" bug safe ops "-DDIVERGE -DBUG_NO_LOOK" "(slot[from]=="
+start "finds one entry in place of two" bug safe ops "-DBUG_ONE_ENTRY" "assertion violated ((entry["
+start "finds entered stored before the entry" bug safe ops "-DBUG_EARLY_ENTERED" "assertion violated ((entry["
+start "finds a call that ends before all have entered" bug safe ops "-DC=3 -DNOTHING -DBUG_END_ALONE" \
+    "assertion violated ((entry["
+start "finds a call that ends well although it differs" bug safe ops "-DNOTHING -DDIVERGE -DBUG_END_ALONE" \
+    "(call!=when)"
+start "finds a list given up before it is read" bug safe ops "-DC=3 -DNOTHING -DLISTS -DBUG_EARLY_PASS" \
+    "assertion violated ((slot["
+start "finds a first slot that waits for all to enter" bug safe ops "-DBUG_LATE_OPEN" "$hang"
+start "finds taken that stops at the last round needed" bug safe ops \
+    "-DC=1 -DR=4 -DPLACES=1 -DONEWAY -DBUG_SHORT_READS" "$hang"
 start "finds a line that is never reached" blind safe epoch "-DR=1" "abort"
 
 wait
