@@ -3,17 +3,17 @@
 # demo.sh BUILDDIR: what `make demo` shows. The fused operators run on 2 ranks, and kernels written for a
 # collective API on 4, which are processes of this machine; every result is checked. With TILEWIRE_SEEDS
 # set to the folder that holds the documentation of ReduceScatter, the two kernels printed there run too,
-# from their own text.
+# from their own text. A script for PyTorch runs where its packages can be had; otherwise a line says why not.
 set -eu
 build=$(cd "${1:?usage: demo.sh BUILDDIR}" && pwd)
 root=$(cd "$(dirname "$0")/.." && pwd)
 ranks=4
 step=0
-steps=5
+steps=6
 document=
 if [ -n "${TILEWIRE_SEEDS:-}" ]; then
     document=$(grep -ls 'extern "C" __global__ __aicore__ void reduce_scatter_custom' "$TILEWIRE_SEEDS"/* | head -n 1 || true)
-    [ -z "$document" ] || steps=6
+    [ -z "$document" ] || steps=7
 fi
 
 show()
@@ -41,5 +41,14 @@ if [ -n "$document" ]; then
     }
     show "kernels compiled from the text of $(basename "$document")" from_document
 fi
+with_torch()
+{
+    if "$root/scripts/python.sh" "$build"; then
+        "$root/.venv/bin/python" -m tilewire.npu "$root/examples/npu/mm_all_reduce.py"
+    else
+        echo "skipped"
+    fi
+}
+show "PyTorch: a script written for an NPU" with_torch
 echo
 echo "demo: ok"

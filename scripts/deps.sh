@@ -37,6 +37,7 @@ look() {
     want optional spin has spin
     want optional openmpi-bin has mpirun
     want optional libopenmpi-dev has mpicc
+    want optional python3-venv python3 -c "import ensurepip, venv"
 }
 
 look

@@ -142,6 +142,7 @@ if build gcc build; then
     checks_of_build
     programs gcc build "$any"
     isa_levels
+    step "python" scripts/test_python.sh build
 fi
 if command -v clang >/dev/null; then
     build clang build/clang -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DTILEWIRE_MPI=OFF

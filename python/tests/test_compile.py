@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile(fullgraph=True) of the operators, static and dynamic, with gradients; and opcheck."""
+
+from __future__ import annotations
+
+import pytest
+import spawn
+import torch
+from torch import Tensor
+
+
+def _data(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def _compiled(function, dynamic: bool):
+    torch._dynamo.reset()
+    return torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+
+
+def _same(got, want) -> None:
+    for a, b in zip(got, want):
+        assert (a is None) == (b is None) and (a is None or torch.equal(a, b))
+
+
+def _dense(rank: int, size: int, dynamic: bool) -> None:
+    import tilewire
+    import torch.distributed as dist
+
+    group = dist.group.WORLD
+    comm = tilewire.Communicator.from_group(group)
+    packed = tilewire.pack_weight(_data(7, 64, 48))
+
+    def model(x, w, b):
+        h = tilewire.mm_all_reduce(x, w, bias=b)
+        s = tilewire.mm_reduce_scatter(torch.relu(h), w.t(), group)
+        g, rows = tilewire.all_gather_mm(s, packed, comm)
+        n, nothing = tilewire.all_gather_mm(s, w, gather_output=False)
+        assert nothing is None
+        return h, s, g, rows, n, tilewire.matmul(x, w), tilewire.matmul(x, w, comm, out_dtype=torch.float32)
+
+    fast = _compiled(model, dynamic)
+    w, b = _data(1, 64, 32), _data(2, 32)
+    for m in (4 * size, 4 * size, 8 * size, 12 * size) if dynamic else (4 * size,):
+        x = _data(rank, m, 64)
+        _same(fast(x, w, b), model(x, w, b))
+    with torch.no_grad():
+        w.mul_(2)
+    _same(fast(x, w, b), model(x, w, b))
+
+
+def _grouped(rank: int, size: int, dynamic: bool) -> None:
+    import tilewire
+
+    e = 2
+
+    def model(x, w, send, recv, s, v):
+        y, mm_y, rows = tilewire.alltoallv_gmm(x, w, send, recv, mm_x=s, mm_weight=v, permute_out=True)
+        back, nothing = tilewire.gmm_alltoallv(torch.relu(y), w, recv, send, trans_gmm_weight=True)
+        assert nothing is None
+        return y, mm_y, rows, back
+
+    fast = _compiled(model, dynamic)
+    w, s, v = _data(1, e, 64, 48), _data(2, 3, 32), _data(3, 32, 16)
+    for n in (2, 3, 5) if dynamic else (2,):
+        send = [n] * (e * size)
+        x = _data(rank, n * e * size, 64)
+        _same(fast(x, w, send, send, s, v), model(x, w, send, send, s, v))
+
+
+def _trained(rank: int, size: int, dynamic: bool) -> None:
+    import tilewire
+
+    def loss(x, w, v):
+        h, _ = tilewire.all_gather_mm(x, w, gather_output=False)
+        y = tilewire.mm_reduce_scatter(torch.relu(h), v.t())
+        return tilewire.matmul(tilewire.mm_all_reduce(y, w), w.t()).float().square().mean()
+
+    fast = _compiled(loss, dynamic)
+    for m in (4, 8, 12) if dynamic else (4,):
+        grads = []
+        for function in (loss, fast):
+            x, w, v = (t.requires_grad_() for t in (_data(rank, m, 64), _data(5, 64, 96) / 8, _data(6, 64, 96) / 8))
+            function(x, w, v).backward()
+            grads.append((x.grad, w.grad, v.grad))
+        _same(*grads)
+
+
+def _inductor(rank: int, size: int) -> None:
+    import tilewire
+
+    def model(x, w):
+        return torch.relu(tilewire.mm_all_reduce(x, w)) + 1
+
+    torch._dynamo.reset()
+    fast = torch.compile(model, fullgraph=True)
+    x, w = _data(rank, 4, 64), _data(1, 64, 32)
+    _same([fast(x, w)], [model(x, w)])
+
+    layer = torch.nn.Parameter(_data(2, 256, 512), requires_grad=False)
+    linear = torch.compile(lambda a, b: tilewire.mm_all_reduce(a, b.t()) * 2, fullgraph=True)
+    x = _data(3, 4, 512)
+    packed = []
+    for _ in range(4):
+        _same([linear(x, layer)], [tilewire.mm_all_reduce(x, layer.t()) * 2])
+        packed.append(tilewire.weights.stats()["packed"])
+    assert packed[-1] == packed[-2], "a compiled call packs its weight again and again"
+    with torch.no_grad():
+        layer[3, 5] += 100
+    _same([linear(x, layer)], [tilewire.mm_all_reduce(x, layer.t()) * 2])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("case", [_dense, _grouped, _trained], ids=["dense", "grouped", "trained"])
+def test_fullgraph(case, dynamic: bool) -> None:
+    spawn.run(case, 2, dynamic)
+
+
+def test_inductor() -> None:
+    spawn.run(_inductor, 1)
+
+
+def _unused(rank: int, size: int) -> None:
+    """A collective whose result nobody reads stays in the graph: the other rank may read its own."""
+    import tilewire
+
+    def model(x, w):
+        y = tilewire.mm_all_reduce(x, w)
+        return y if rank else x + 1
+
+    x, w = _data(rank, 4, 64), _data(1, 64, 32)
+    _compiled(model, False)(x, w)
+
+
+def test_unused_collective_is_kept() -> None:
+    spawn.run(_unused, 2)
+
+
+def _fakes(rank: int, size: int) -> None:
+    import tilewire
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    ops = torch.ops.tilewire
+    x, w, b = _data(0, 4, 64), _data(1, 64, 32), _data(2, 32)
+    name = tilewire.Communicator.from_group().name
+    none = (None,) * 2
+    torch.library.opcheck(ops.mm_reduce_scatter, (x, w, "", name, b, *none, None, "out", 0))
+    torch.library.opcheck(ops.all_gather_mm, (x, w, "", name, b, True, *none, None, 0))
+    grads = (x.clone().requires_grad_(), w.clone().requires_grad_())
+    rest = ("", name, b, *(None,) * 3, 0, *(None,) * 4, "out", 0, None, False)
+    torch.library.opcheck(ops.mm_all_reduce, (*grads, *rest))
+    with FakeTensorMode() as mode:
+        y = tilewire.mm_all_reduce(mode.from_tensor(x), mode.from_tensor(w))
+        assert y.shape == (4, 32) and y.dtype is torch.bfloat16
+        q, s = mode.from_tensor(torch.zeros(4, 64, dtype=torch.int8)), mode.from_tensor(torch.ones(32))
+        v = mode.from_tensor(torch.zeros(64, 32, dtype=torch.int8))
+        assert tilewire.mm_reduce_scatter(q, v, x2_scale=s).dtype is torch.bfloat16
+
+
+def test_fakes() -> None:
+    spawn.run(_fakes, 1)

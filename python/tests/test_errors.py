@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong says so: a RuntimeError that names the argument, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import spawn
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _x(*shape: int) -> torch.Tensor:
+    return torch.ones(*shape).bfloat16()
+
+
+def _dense_arguments(rank: int, size: int) -> None:
+    import numpy
+    import tilewire
+
+    x, w = _x(4, 64), _x(64, 32)
+    wrong = [
+        (dict(x1=x.int()), "x1|int32"),
+        (dict(x1=x.double()), "x1|float64|fp64"),
+        (dict(x1=x.to(torch.complex64)), "x1 has dtype torch.complex64"),
+        (dict(x1=x.half()), "x2|x1"),
+        (dict(x1=_x(64, 4).t()), "x1 is transposed"),
+        (dict(x1=x.to("meta")), "x1 is on device meta"),
+        (dict(x2=w.to("meta")), "x2 is on device meta"),
+        (dict(x1=x.to_sparse()), "x1 has layout"),
+        (dict(x1=_x(64)), "x1"),
+        (dict(x2=_x(64)), "x2 has shape"),
+        (dict(x2=_x(2, 64, 32)), "x2 has shape"),
+        (dict(x2=_x(63, 32)), "x2|x1"),
+        (dict(x1=[[1.0]]), "x1 must be a tensor"),
+        (dict(x2="weight"), "x2 must be a tensor"),
+        (dict(x1=None), "x1 must be a tensor"),
+        (dict(x1=numpy.array(["a"])), "x1 is a numpy array"),
+        (dict(bias=_x(31)), "bias"),
+        (dict(bias=torch.ones(32)), "bias"),
+        (dict(bias=_x(32).to("meta")), "bias is on device meta"),
+        (dict(bias=3), "bias must be a tensor"),
+        (dict(wire="half"), "wire is 'half'"),
+        (dict(rounds=-5), "rounds is -5"),
+        (dict(rounds=1 << 40), "range"),
+        (dict(group="nobody"), "group 'nobody'"),
+        (dict(group=7), "group must be"),
+    ]
+    for change, said in wrong:
+        for operator in (tilewire.mm_all_reduce, tilewire.mm_reduce_scatter, tilewire.all_gather_mm):
+            if operator is tilewire.all_gather_mm and "wire" in change:
+                continue
+            with pytest.raises(RuntimeError, match=said):
+                operator(**{"x1": x, "x2": w, **change})
+    with pytest.raises(RuntimeError, match="x3"):
+        tilewire.mm_all_reduce(x, w, x3=_x(4, 31))
+    with pytest.raises(RuntimeError, match="dequant_scale"):
+        tilewire.mm_all_reduce(torch.ones(4, 64, dtype=torch.int8), torch.ones(64, 32, dtype=torch.int8))
+    if size > 1:
+        with pytest.raises(RuntimeError, match="x1"):
+            tilewire.mm_reduce_scatter(_x(5, 64), w)
+    assert torch.equal(tilewire.mm_all_reduce(x, w), _x(4, 32) * 64 * size)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_arguments(size: int) -> None:
+    spawn.run(_dense_arguments, size)
+
+
+def _grouped_arguments(rank: int, size: int) -> None:
+    import tilewire
+
+    e = 2
+    x, w, counts = _x(4 * size, 64), _x(e, 64, 32), [2] * (e * size)
+    wrong = [
+        (dict(gmm_x=x.float()), "gmm_x|gmm_weight"),
+        (dict(gmm_x=_x(4)), "gmm_x has shape"),
+        (dict(gmm_x=_x(64, 4 * size).t()), "gmm_x is transposed"),
+        (dict(gmm_weight=_x(64, 32)), "gmm_weight has shape"),
+        (dict(gmm_weight=_x(e, 63, 32)), "gmm_weight|gmm_x"),
+        (dict(send_counts=[2] * (e * size + 1)), "recv_counts|send_counts"),
+        (dict(send_counts=[2.5] * (e * size)), "send_counts must be a list of integers"),
+        (dict(send_counts=torch.ones(e * size)), "send_counts must be a one-dimensional integer tensor"),
+        (dict(send_counts=3), "send_counts must be a list of integers"),
+        (dict(send_counts=[3] * (e * size)), "send_counts|gmm_x"),
+        (dict(recv_counts=[-2] * (e * size)), "recv_counts"),
+        (dict(recv_counts=None), "recv_counts must be a list of integers"),
+        (dict(mm_x=_x(2, 8)), "mm_weight is None"),
+        (dict(mm_x=_x(2, 8), mm_weight=_x(9, 8)), "mm_weight|mm_x"),
+        (dict(gmm_weight=tilewire.pack_weight(w), trans_gmm_weight=True), "trans_gmm_weight is True"),
+    ]
+    for change, said in wrong:
+        for operator in (tilewire.gmm_alltoallv, tilewire.alltoallv_gmm):
+            with pytest.raises(RuntimeError, match=said):
+                operator(**{"gmm_x": x, "gmm_weight": w, "send_counts": counts, "recv_counts": counts, **change})
+    assert tilewire.gmm_alltoallv(x, w, counts, counts)[0].shape == (4 * size, 32)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_grouped_arguments(size: int) -> None:
+    spawn.run(_grouped_arguments, size)
+
+
+def test_without_a_process_group() -> None:
+    import tilewire
+
+    with pytest.raises(RuntimeError, match="torch.distributed is not initialised"):
+        tilewire.mm_all_reduce(_x(1, 1), _x(1, 1))
+    with pytest.raises(RuntimeError, match="libtilewire.so was not found"):
+        environment = {**os.environ, "TILEWIRE_LIBRARY": "/nowhere/libtilewire.so", "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", "import tilewire"]
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+        raise RuntimeError(done.stderr.decode())
+
+
+def _raises_between(rank: int, size: int) -> "tuple[float, str]":
+    import tilewire
+
+    x, w = _x(4, 64), _x(64, 32)
+    tilewire.mm_all_reduce(x, w)
+    if rank == 1:
+        return 0.0, "stays away"
+    start = time.monotonic()
+    with pytest.raises(RuntimeError) as caught:
+        tilewire.mm_all_reduce(x, w)
+    with pytest.raises(RuntimeError):
+        tilewire.mm_all_reduce(x, w)
+    return time.monotonic() - start, str(caught.value)
+
+
+def test_a_rank_that_stays_away() -> None:
+    """The deadline is the process group's own timeout."""
+    answers = spawn.run(_raises_between, 2, fresh=True, group_s=3.0, deadline_s=60.0)
+    assert answers[0][0] < 20.0
+
+
+_DIES = """
+import datetime, sys, time, torch, torch.distributed as dist, tilewire
+rank, store = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+x, w = torch.ones(4, 64).bfloat16(), torch.ones(64, 32).bfloat16()
+tilewire.mm_all_reduce(x, w)
+if rank == 1:
+    raise ValueError("between calls")
+start = time.monotonic()
+try:
+    tilewire.mm_all_reduce(x, w)
+except RuntimeError as error:
+    print("caught after %.1f: %s" % (time.monotonic() - start, error))
+    sys.exit(3)
+"""
+
+
+def _script(text: str, *args: str) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", text, *args], env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_a_rank_that_raises(tmp_path) -> None:
+    ranks = [_script(_DIES, str(r), str(tmp_path / "store")) for r in range(2)]
+    try:
+        out, err = ranks[0].communicate(timeout=60)
+        assert ranks[0].returncode == 3, err
+        assert "caught" in out
+        assert ranks[1].wait(timeout=60) == 1
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+
+
+_EXITS = """
+import os, sys, threading, torch, torch.distributed as dist, tilewire
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+comm = tilewire.Communicator.from_group()
+x, w = torch.ones(4, 64).bfloat16(), torch.ones(64, 512).bfloat16()
+tilewire.mm_all_reduce(x, w)
+keep = [tilewire.symmetric_empty((64, 64)), tilewire.pack_weight(w)]
+print(comm.name)
+if sys.argv[2] == "raise":
+    raise ValueError
+if sys.argv[2] == "destroy":
+    dist.destroy_process_group()
+    try:
+        tilewire.mm_all_reduce(x, w, comm)
+    except RuntimeError as error:
+        assert "closed" in str(error), error
+    else:
+        sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("how, status", [("plain", 0), ("raise", 1), ("destroy", 0)])
+def test_exit_leaves_nothing_behind(tmp_path, how: str, status: int) -> None:
+    before = set(os.listdir("/dev/shm"))
+    process = _script(_EXITS, str(tmp_path / "store"), how)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == status, err
+    assert "Exception ignored" not in err and "Fatal" not in err
+    name = out.split()[0]
+    left = [entry for entry in set(os.listdir("/dev/shm")) - before if name in entry]
+    assert not left
+
+
+def _children(rank: int, size: int) -> None:
+    """Fork, threads and DataLoader workers beside a communicator."""
+    import tilewire
+    from torch.utils.data import DataLoader
+
+    x, w = _x(4, 64), _x(64, 32)
+    want = tilewire.mm_all_reduce(x, w)
+    comm = tilewire.Communicator.from_group()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            tilewire.mm_all_reduce(x, w, comm)
+        except RuntimeError as error:
+            status = 0 if "forked" in str(error) else 2
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(tilewire.mm_all_reduce(x, w), want)
+    loader = DataLoader(list(torch.arange(16)), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    for _ in loader:
+        assert torch.equal(tilewire.mm_all_reduce(x, w), want)
+    failures: "list[str]" = []
+
+    def local(seed: int) -> None:
+        for _ in range(20):
+            a = torch.full((3, 200), float(seed)).bfloat16()
+            if not torch.equal(tilewire.matmul(a, _x(200, 64)), tilewire.matmul(a, _x(200, 64))):
+                failures.append("matmul")
+
+    threads = [threading.Thread(target=local, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        if not torch.equal(tilewire.mm_all_reduce(x, w), want):
+            failures.append("mm_all_reduce")
+    for thread in threads:
+        thread.join(60)
+    assert not failures and not any(t.is_alive() for t in threads)
+    both = [threading.Thread(target=lambda: [tilewire.mm_all_reduce(x, w) for _ in range(20)]) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(60)
+    assert not any(t.is_alive() for t in both)
+    assert torch.equal(tilewire.mm_all_reduce(x, w), want)
+
+
+def test_children_and_threads() -> None:
+    spawn.run(_children, 2, fresh=True)
+
+
+def _differ(rank: int, size: int) -> None:
+    import tilewire
+
+    with pytest.raises(RuntimeError):
+        tilewire.mm_all_reduce(_x(4, 64), _x(64, 32 + 32 * rank))
+    tilewire.Communicator.from_group().close()
+    assert tilewire.mm_all_reduce(_x(4, 64), _x(64, 32)).shape == (4, 32)
+
+
+def test_ranks_that_disagree() -> None:
+    spawn.run(_differ, 2, fresh=True)
+
+
+def _remade(rank: int, size: int) -> None:
+    """A group that was destroyed and made anew has a new communicator."""
+    import tilewire
+    import torch.distributed as dist
+
+    names = []
+    for _ in range(3):
+        group = dist.new_group(list(range(size)))
+        comm = tilewire.Communicator.from_group(group)
+        names.append(comm.name)
+        assert tilewire.mm_all_reduce(_x(4, 64), _x(64, 32), group).shape == (4, 32)
+        comm.barrier()
+        dist.destroy_process_group(group)
+        del group
+    assert len(set(names)) == 3
+
+
+def _copies(rank: int, size: int) -> None:
+    import copy
+    import pickle
+
+    import tilewire
+
+    for thing in (tilewire.pack_weight(_x(64, 32)), tilewire.Communicator.from_group()):
+        for how in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(RuntimeError, match="belongs to its process"):
+                how(thing)
+
+
+def test_handles_are_not_copied() -> None:
+    spawn.run(_copies, 1)
+
+
+def test_remade_groups() -> None:
+    spawn.run(_remade, 2)

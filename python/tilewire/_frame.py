@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Argument structs that are kept and refilled: making ctypes objects anew would cost more than a small product."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any, Callable, NoReturn
+
+from ._lib import OK, check
+from ._tensor import View, require
+from .comm import Communicator
+
+_LETTERS = {
+    ctypes.c_size_t: "Q",
+    ctypes.c_void_p: "Q",
+    ctypes.c_int64: "q",
+    ctypes.c_int: "i",
+    ctypes.c_uint: "I",
+}
+
+
+class Frame:
+    """Memory of one argument struct, and views for its tensors."""
+
+    __slots__ = ("memory", "address", "views")
+
+    def __init__(self, n_bytes: int, n_views: int) -> None:
+        self.memory = ctypes.create_string_buffer(n_bytes)
+        self.address: int = ctypes.addressof(self.memory)
+        self.views = [View() for _ in range(n_views)]
+
+
+class Pool:
+    """
+    Frames of one argument struct that are not in use. list.pop and list.append are safe between
+    threads; a frame of a call that raised is not given back.
+
+    `pack(memory, 0, size, *fields)` writes the fields of the struct in their order.
+    """
+
+    __slots__ = ("size", "pack", "n_views", "free")
+
+    def __init__(self, kind: Any, n_views: int) -> None:
+        self.size = ctypes.sizeof(kind)
+        self.pack = struct.Struct("@" + "".join(_LETTERS[ctype] for _, ctype in kind._fields_)).pack_into
+        self.n_views = n_views
+        self.free: "list[Frame]" = []
+
+    def take(self) -> Frame:
+        """A frame nobody else uses."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            return Frame(self.size, self.n_views)
+
+
+def call(function: Callable[[int, int], int], comm: Communicator, frame: Frame) -> None:
+    """Calls an operator with the communicator's lock held; raises the library's sentence on failure."""
+    with comm.lock:
+        status = function(comm.handle or comm.live(), frame.address)
+        if status != OK:
+            check(status)
+
+
+def blame(error: Exception, **arguments: Any) -> NoReturn:
+    """Raises RuntimeError for the first argument that is no tensor of ours, else what was raised before."""
+    for name, value in arguments.items():
+        if value is not None:
+            require(value, name)
+    if isinstance(error, (struct.error, OverflowError)):
+        raise RuntimeError(f"an integer argument is out of range: {error}") from error
+    raise error

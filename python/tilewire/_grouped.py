@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two operators of expert parallelism as direct calls of the C library; see raw.py."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Optional, Sequence
+
+from torch import Tensor
+
+from ._frame import Frame, Pool, blame, call
+from ._lib import AlltoallvGmmArgs, GmmAlltoallvArgs, lib
+from ._operands import columns_of, left_matrix, new_matrix, right_matrix, wrong
+from ._tensor import as_counts, require
+from .comm import Communicator
+from .weights import Weight, WeightLike
+
+_gmm_alltoallv = Pool(GmmAlltoallvArgs, 6)
+_alltoallv_gmm = Pool(AlltoallvGmmArgs, 7)
+
+
+class _Grouped:
+    """The checked arguments that the two grouped operators share."""
+
+    __slots__ = ("x", "weight", "send", "recv", "mm_x", "mm_weight")
+
+    def __init__(
+        self, x: Any, weight: Any, send: Any, recv: Any, mm_x: Any, mm_weight: Any, trans: bool, mm_trans: bool
+    ) -> None:
+        if (mm_x is None) != (mm_weight is None):
+            wrong("mm_x" if mm_x is None else "mm_weight", "is None: mm_x and mm_weight are given together")
+        self.x = _rows(x, "gmm_x")
+        self.weight = _expert(weight, "gmm_weight", trans, 3)
+        self.send = counted(send, "send_counts")
+        self.recv = counted(recv, "recv_counts")
+        if len(self.send) != len(self.recv):
+            wrong("recv_counts", f"has {len(self.recv)} counts, send_counts has {len(self.send)}")
+        self.mm_x = None if mm_x is None else _rows(mm_x, "mm_x")
+        self.mm_weight = None if mm_weight is None else _expert(mm_weight, "mm_weight", mm_trans, 2)
+
+    def outputs(self) -> "tuple[Tensor, Optional[Tensor]]":
+        """New tensors for the routed and the shared result."""
+        y = new_matrix(self.x, max(0, sum(self.recv)), self.weight.shape[-1], self.x.dtype)
+        if self.mm_x is None:
+            return y, None
+        return y, new_matrix(self.mm_x, self.mm_x.shape[0], self.mm_weight.shape[-1], self.mm_x.dtype)
+
+    def fields(self, frame: Frame) -> "tuple[int, ...]":
+        """The fields of the argument structs from gmm_x to mm_packed."""
+        v = frame.views
+        return (
+            v[0].fill(self.x),
+            *_fields(self.weight, v[1]),
+            ctypes.addressof(self.send),
+            ctypes.addressof(self.recv),
+            len(self.send),
+            0 if self.mm_x is None else v[2].fill(self.mm_x),
+            *_fields(self.mm_weight, v[3]),
+        )
+
+
+def _fields(weight: Optional[WeightLike], at: Any) -> "tuple[int, int]":
+    if weight is None:
+        return 0, 0
+    return (0, weight.handle) if type(weight) is Weight else (at.fill(weight), 0)
+
+
+def _rows(x: Any, name: str) -> Tensor:
+    require(x, name)
+    if x.dim() != 2:
+        wrong(name, f"has shape {tuple(x.shape)}; it must have 2 dimensions")
+    return x if x.is_contiguous() else left_matrix(x, name)
+
+
+def _expert(weight: Any, name: str, transposed: bool, ndim: int) -> WeightLike:
+    if type(weight) is Weight:
+        if transposed:
+            wrong(f"trans_{name}", "is True; a packed weight has its logical shape already")
+    else:
+        require(weight, name)
+    columns_of(weight, name, ndim)
+    return right_matrix(weight.transpose(-1, -2) if transposed else weight, name)
+
+
+def counted(values: Any, name: str) -> "ctypes.Array[ctypes.c_int64]":
+    counts = as_counts(values, name)
+    return (ctypes.c_int64 * len(counts))(*counts)
+
+
+def gmm_alltoallv(
+    gmm_x: Tensor,
+    gmm_weight: WeightLike,
+    send_counts: Sequence[int],
+    recv_counts: Sequence[int],
+    comm: Communicator,
+    mm_x: Optional[Tensor] = None,
+    mm_weight: Optional[WeightLike] = None,
+    trans_gmm_weight: bool = False,
+    trans_mm_weight: bool = False,
+    rounds: int = 0,
+    out: Optional[Tensor] = None,
+    mm_out: Optional[Tensor] = None,
+) -> "tuple[Tensor, Optional[Tensor]]":
+    """tw_gmm_alltoallv"""
+    g = _Grouped(gmm_x, gmm_weight, send_counts, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight)
+    y, mm_y = (out, mm_out) if out is not None else g.outputs()
+    frame = _gmm_alltoallv.take()
+    v = frame.views
+    try:
+        ends = v[4].fill(y), 0 if mm_y is None else v[5].fill(mm_y)
+        _gmm_alltoallv.pack(frame.memory, 0, _gmm_alltoallv.size, *g.fields(frame), *ends, 0, rounds)
+    except Exception as error:
+        blame(error, out=y, mm_out=mm_y)
+    call(lib.tw_gmm_alltoallv, comm, frame)
+    _gmm_alltoallv.free.append(frame)
+    return y, mm_y
+
+
+def alltoallv_gmm(
+    gmm_x: Tensor,
+    gmm_weight: WeightLike,
+    send_counts: Sequence[int],
+    recv_counts: Sequence[int],
+    comm: Communicator,
+    mm_x: Optional[Tensor] = None,
+    mm_weight: Optional[WeightLike] = None,
+    trans_gmm_weight: bool = False,
+    trans_mm_weight: bool = False,
+    permute_out: bool = False,
+    rounds: int = 0,
+    out: Optional[Tensor] = None,
+    mm_out: Optional[Tensor] = None,
+    permuted: Optional[Tensor] = None,
+) -> "tuple[Tensor, Optional[Tensor], Optional[Tensor]]":
+    """tw_alltoallv_gmm; the third result has the rows in the order of the experts, if permute_out"""
+    g = _Grouped(gmm_x, gmm_weight, send_counts, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight)
+    y, mm_y = (out, mm_out) if out is not None else g.outputs()
+    if permute_out and permuted is None:
+        permuted = new_matrix(y, y.shape[0], g.x.shape[1], g.x.dtype)
+    frame = _alltoallv_gmm.take()
+    v = frame.views
+    try:
+        ends = (
+            v[4].fill(y),
+            0 if mm_y is None else v[5].fill(mm_y),
+            v[6].fill(permuted) if permute_out else 0,
+        )
+        _alltoallv_gmm.pack(frame.memory, 0, _alltoallv_gmm.size, *g.fields(frame), *ends, 0, rounds)
+    except Exception as error:
+        blame(error, out=y, mm_out=mm_y, permuted=permuted)
+    call(lib.tw_alltoallv_gmm, comm, frame)
+    _alltoallv_gmm.free.append(frame)
+    return y, mm_y, permuted if permute_out else None

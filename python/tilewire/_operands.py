@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the operators ask of their operands: shapes, strides, packed copies, and the types of results."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Optional
+
+import torch
+from torch import Tensor
+
+from ._lib import FORMAT_ND, FORMAT_NZ, WIRES
+from ._tensor import View, require
+from .weights import PLAIN_ELEMENTS, Weight, WeightLike, cached, unit_stride
+
+_int8 = torch.int8
+_bf16 = torch.bfloat16
+_patterns = (torch.int64, torch.uint64)
+
+
+def wrong(name: str, said: str) -> NoReturn:
+    raise RuntimeError(f"{name} {said}")
+
+
+def left_matrix(x: Any, name: str) -> Tensor:
+    """A left matrix that is not contiguous: as it is, if rows are and lie at one distance, else copied."""
+    require(x, name)
+    shape, strides = x.shape, x.stride()
+    if len(shape) == 2:
+        if strides[1] == 1:
+            return x
+        if strides[0] == 1 and shape[0] > 1 and shape[1] > 1:
+            wrong(name, f"is transposed (strides {strides}); its rows must be contiguous")
+    return x.contiguous()
+
+
+def columns_of(x2: WeightLike, name: str, ndim: int = 2) -> int:
+    shape = x2.shape
+    if len(shape) != ndim:
+        wrong(name, f"has shape {tuple(shape)}; it must have {ndim} dimensions")
+    return shape[-1]
+
+
+def right_matrix(x2: Any, name: str, nz: bool = False) -> WeightLike:
+    """A right matrix: packed, if it is large enough to be worth a copy."""
+    if type(x2) is Weight:
+        return x2
+    require(x2, name)
+    if x2.numel() > PLAIN_ELEMENTS:
+        copy = cached(x2, fmt=FORMAT_NZ if nz else FORMAT_ND)
+        if copy is not None:
+            return copy
+    return x2 if nz else unit_stride(x2)
+
+
+def two_operands(x1: Any, x2: Any) -> bool:
+    """Whether these operands alone are all that a call needs: floats, and x2 packed or small."""
+    if not isinstance(x1, Tensor) or x1.dtype is _int8:
+        return False
+    return type(x2) is Weight or isinstance(x2, Tensor) and x2.numel() <= PLAIN_ELEMENTS
+
+
+def wire_code(wire: str) -> int:
+    code = WIRES.get(wire)
+    if code is None:
+        wrong("wire", f"is {wire!r}; it must be one of {', '.join(WIRES)}")
+    return code
+
+
+def product_type(x1: Tensor, dequant_scale: Optional[Tensor], wished: Optional[torch.dtype]) -> torch.dtype:
+    """The result type of matmul."""
+    if x1.dtype is _int8 and dequant_scale is None and wished is None:
+        return torch.int32
+    return reduced_type(x1, dequant_scale, wished)
+
+
+def reduced_type(x1: Tensor, dequant_scale: Optional[Tensor], wished: Optional[torch.dtype]) -> torch.dtype:
+    """The result type of mm_all_reduce."""
+    if wished is not None:
+        return wished
+    if x1.dtype is not _int8:
+        return x1.dtype
+    return _bf16 if dequant_scale is not None and dequant_scale.dtype is _bf16 else torch.float16
+
+
+def scaled_type(x1: Tensor, x2_scale: Optional[Tensor], wished: Optional[torch.dtype]) -> torch.dtype:
+    """The result type of mm_reduce_scatter and all_gather_mm."""
+    if x1.dtype is not _int8:
+        return x1.dtype if wished is None else wished
+    if x2_scale is not None and x2_scale.dtype in _patterns:
+        return torch.float16
+    return _bf16 if wished is None else wished
+
+
+def new_result(v: "list[View]", x1: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    """A new result with the rows of x1, which v[0] describes, and n columns, described by v[2]."""
+    shape = v[0].shape
+    if len(shape) == 2:
+        return v[2].fresh(x1, shape[0], n, dtype)
+    if len(shape) < 2:
+        wrong("x1", f"has shape {tuple(shape)}; it must have at least 2 dimensions")
+    return given_result(v, x1.new_empty((*shape[:-1], n), dtype=dtype))
+
+
+def given_result(v: "list[View]", out: Tensor) -> Tensor:
+    """A result that is there already, described by v[2]."""
+    v[2].fill(out)
+    return out
+
+
+def new_matrix(like: Tensor, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """A new matrix on the CPU, whatever the default device is."""
+    return like.new_empty_strided((rows, columns), (columns or 1, 1), dtype=dtype)
+
+
+def antiquant_copy(x2: Any, scale: Any, offset: Any, group: int, nz: bool) -> Optional[Weight]:
+    """The packed copy of an int8 weight with its scales, if there is one."""
+    for t, name in ((x2, "x2"), (scale, "antiquant_scale"), (offset, "antiquant_offset")):
+        if t is not None:
+            require(t, name)
+    if x2.dtype is not _int8:
+        return None
+    return cached(x2, scale, offset, group, FORMAT_NZ if nz else FORMAT_ND)

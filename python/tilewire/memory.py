@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors in symmetric memory, which the peers of a communicator reach directly."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+from ._lib import check, lib
+from .comm import CommLike, Communicator, resolve
+
+__all__ = ["symmetric_empty", "symmetric_peer"]
+
+
+def symmetric_empty(shape: Sequence[int], *, dtype: torch.dtype = torch.float32, group: CommLike = None) -> Tensor:
+    """
+    A tensor of zeros in this rank's symmetric memory, so that the operators copy less. Not collective.
+    The memory is freed with the last tensor over it; a closed communicator's tensors stay readable.
+    RuntimeError when the window (TILEWIRE_WINDOW_BYTES) is full.
+    """
+    comm = resolve(group)
+    n_bytes = math.prod(shape) * dtype.itemsize
+    address = ctypes.c_void_p()
+    with comm.lock:
+        check(lib.tw_mem_alloc(comm.live(), max(1, n_bytes), ctypes.byref(address)))
+    return _tensor(comm, address.value or 0, tuple(shape), dtype, owned=True)
+
+
+def symmetric_peer(t: Tensor, rank: int, *, group: CommLike = None) -> Tensor:
+    """
+    The tensor of `rank` that lies where `t` (from symmetric_empty) does here. It is the same one if all
+    ranks made the same tensors in the same order. Reading and writing it is up to the caller to order.
+    """
+    comm = resolve(group)
+    if not t.is_contiguous():
+        raise RuntimeError(f"t has strides {t.stride()}; it must be contiguous")
+    address = ctypes.c_void_p()
+    with comm.lock:
+        check(lib.tw_mem_peer(comm.live(), t.data_ptr(), rank, ctypes.byref(address)))
+    return _tensor(comm, address.value or 0, tuple(t.shape), t.dtype, owned=False)
+
+
+def _tensor(comm: Communicator, address: int, shape: "tuple[int, ...]", dtype: torch.dtype, owned: bool) -> Tensor:
+    """A tensor over memory of the communicator's, which it keeps from being unmapped."""
+    n = math.prod(shape)
+    memory = (ctypes.c_uint8 * max(1, n * dtype.itemsize)).from_address(address)
+    weakref.finalize(memory, comm.hold().release, address if owned else 0).atexit = False
+    return torch.frombuffer(memory, dtype=dtype, count=n).view(shape) if n else torch.empty(shape, dtype=dtype)
