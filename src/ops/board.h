@@ -32,7 +32,7 @@
 typedef struct twi_call_entry {
     uint64_t hash;  /* of the rest */
     uint32_t kind;  /* twi_op_kind_t */
-    uint32_t types; /* twi_gemm_kind_t << 16 | type of the result << 8 | weights are int8 */
+    uint32_t types; /* twi_gemm_kind_t << 16 | type of the result << 8 | rows have scales << 1 | weights are int8 */
     uint32_t wire;
     int32_t rounds; /* as asked for */
     int64_t m;      /* -1: need not agree */

@@ -115,6 +115,7 @@ struct twi_op {
     twi_reads_t reads;
 
     uint64_t call;
+    twi_patience_t patience;
     bool entered;
     bool alone;              /* so small that the caller does it without its team */
     _Atomic uint8_t *agreed; /* [size] */
@@ -159,7 +160,8 @@ bool twi_op_has_result(twi_op_t *op, int rank, int64_t units);
 bool twi_op_any_ready(twi_op_t *op);
 /* Takes the next item of a queue if it is ready. */
 bool twi_op_take(twi_op_t *op, twi_queue_t *queue, int64_t *item_out);
-tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns, bool may_wait);
+/* TW_IN_PROGRESS when the clock passes until_ns; 0: a piece of work, or a look at the peers. */
+tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns);
 void twi_op_trouble(twi_op_t *op, tw_status_t status);
 
 /* ops_units.c */

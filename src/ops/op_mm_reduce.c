@@ -146,12 +146,11 @@ static void run_send(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
         twi_units_finish(op, &op->sent, unit);
 }
 
-/* Whether there is something else to compute. */
-static bool sends_left(const twi_op_t *op)
+/* Whether there is something to compute for others in the first `rounds` rounds. */
+static bool sends_left(const twi_op_t *op, const mm_reduce_t *r, int64_t rounds)
 {
-    const twi_queue_t *sends = &op->queues[QUEUE_SENDS];
-    return atomic_load_explicit(&sends->next, memory_order_relaxed) <
-           atomic_load_explicit(&sends->n, memory_order_relaxed);
+    return atomic_load_explicit(&op->queues[QUEUE_SENDS].next, memory_order_relaxed) <
+           rounds * r->n_sends * r->products.n_chunks;
 }
 
 static bool partial_lacks(twi_op_t *op, const mm_reduce_t *r, const place_t *at, int rank)
@@ -168,9 +167,9 @@ static bool own_lacks(twi_op_t *op, int peer, int64_t item, int rank)
     (void)peer;
     if (twi_slot_lacks(op, at.round, rank))
         return true;
-    if (!sends_left(op))
-        return false;
-    return r->defer ? rank == op->rank : partial_lacks(op, r, &at, rank);
+    if (r->defer) /* later rounds may wait for the slot of this one */
+        return rank == op->rank && sends_left(op, r, at.round + 1);
+    return sends_left(op, r, op->n_rounds) && partial_lacks(op, r, &at, rank);
 }
 
 /* Chunks of an own strip are summed: when all are, peers may copy it. */

@@ -194,6 +194,7 @@ static void reset(twi_op_t *op)
     reset_units(&op->sent);
     reset_units(&op->result);
     op->entered = false;
+    op->patience = (twi_patience_t){0};
     atomic_store(&op->opened, 0);
 }
 
@@ -244,14 +245,14 @@ tw_status_t twi_op_test(twi_op_t *op)
 {
     TW_TRY(check_running(op));
     const tw_status_t status = aborted(op);
-    return ended(op, status == TW_OK ? twi_op_run_all(op, UINT64_MAX, false) : status);
+    return ended(op, status == TW_OK ? twi_op_run_all(op, 0) : status);
 }
 
 tw_status_t twi_op_wait(twi_op_t *op, uint64_t until_ns)
 {
     TW_TRY(check_running(op));
     const tw_status_t status = aborted(op);
-    return ended(op, status == TW_OK ? twi_op_run_all(op, until_ns, true) : status);
+    return ended(op, status == TW_OK ? twi_op_run_all(op, until_ns) : status);
 }
 
 bool twi_op_running(const twi_op_t *op)

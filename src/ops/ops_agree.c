@@ -26,13 +26,20 @@ static uint64_t hash_of(const twi_call_entry_t *entry)
     return hash;
 }
 
+/* Whether scales of rows travel with them: then they have a place in the slots. */
+static uint32_t scaled_rows(const twi_op_problem_t *problem)
+{
+    return problem->kind == TWI_OP_ALL_GATHER_MM && problem->product.epilogue.token != NULL;
+}
+
 void twi_entry_fill(twi_op_t *op, int64_t m)
 {
     const twi_op_problem_t *problem = &op->problem;
     const uint32_t kind = (uint32_t)problem->product.kind;
     op->entry = (twi_call_entry_t){
         .kind = (uint32_t)problem->kind,
-        .types = kind << 16 | problem->product.epilogue.out_type << 8 | (uint32_t)op->plan.quantised,
+        .types = kind << 16 | problem->product.epilogue.out_type << 8 | scaled_rows(problem) << 1 |
+                 (uint32_t)op->plan.quantised,
         .wire = (uint32_t)problem->wire,
         .rounds = problem->rounds,
         .m = m,
@@ -94,10 +101,11 @@ static void describe(const twi_call_entry_t *entry, char *text, size_t room)
         (void)snprintf(rows, sizeof rows, "m %" PRId64 ", ", entry->m);
     if (entry->experts > 0)
         (void)snprintf(experts, sizeof experts, ", experts %" PRId64, entry->experts);
-    (void)snprintf(text, room, "%s(%sk %" PRId64 ", n %" PRId64 ", %s%s to %s, wire %s, rounds %" PRId32 "%s, %.47s)",
+    (void)snprintf(text, room, "%s(%sk %" PRId64 ", n %" PRId64 ", %s%s%s to %s, wire %s, rounds %" PRId32 "%s, %.47s)",
                    kind_name(entry->kind), rows, entry->k, entry->n, type_name(entry->types),
-                   entry->types & 1 ? " with int8 weights" : "", out_name(entry->types),
-                   entry->wire < 3 ? wires[entry->wire] : "unknown", entry->rounds, experts, entry->kernel);
+                   entry->types & 1 ? " with int8 weights" : "", entry->types & 2 ? " with x1_scale" : "",
+                   out_name(entry->types), entry->wire < 3 ? wires[entry->wire] : "unknown", entry->rounds, experts,
+                   entry->kernel);
 }
 
 tw_status_t twi_entry_differs(const twi_op_t *op, int rank)

@@ -7,7 +7,6 @@
  * all entries have been compared, so ranks that call different things all find out.
  */
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -51,8 +50,8 @@ bool twi_op_has_result(twi_op_t *op, int rank, int64_t units)
 void twi_op_trouble(twi_op_t *op, tw_status_t status)
 {
     int none = TW_OK;
-    (void)snprintf(op->trouble_text, sizeof op->trouble_text, "%s", tw_last_error());
-    (void)atomic_compare_exchange_strong(&op->trouble, &none, (int)status);
+    if (atomic_compare_exchange_strong(&op->trouble, &none, (int)status)) /* read when all workers are back */
+        (void)snprintf(op->trouble_text, sizeof op->trouble_text, "%s", tw_last_error());
 }
 
 /* ---- Taking items ------------------------------------------------------------------------------ */
@@ -205,7 +204,8 @@ static bool enters_or_goes_on(void *arg)
     return can_go_on(arg) || !some_enter_later(arg);
 }
 
-static tw_status_t wait_for_peers(twi_op_t *op)
+/* TW_IN_PROGRESS when the clock passes until_ns; 0: only looks. */
+static tw_status_t wait_for_peers(twi_op_t *op, uint64_t until_ns)
 {
     const uint64_t begin = twi_trace_begin(op);
     const bool later = some_enter_later(op);
@@ -217,7 +217,7 @@ static tw_status_t wait_for_peers(twi_op_t *op)
         .describe = describe,
         .arg = op,
     };
-    const tw_status_t status = twi_transport_wait(op->transport, &wait);
+    const tw_status_t status = twi_transport_wait_until(op->transport, &wait, &op->patience, until_ns);
     twi_trace_end(op, begin, "wait", NULL, -1, NULL);
     return status;
 }
@@ -259,19 +259,15 @@ static tw_status_t step(twi_op_t *op, int64_t budget)
     return all_taken(op) ? end_call(op) : TW_IN_PROGRESS;
 }
 
-tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns, bool may_wait)
+tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns)
 {
     for (;;) {
-        const tw_status_t status = step(op, may_wait && until_ns == UINT64_MAX ? INT64_MAX : op->ops->n_workers);
-        if (status != TW_IN_PROGRESS || !may_wait)
+        const tw_status_t status = step(op, until_ns == UINT64_MAX ? INT64_MAX : op->ops->n_workers);
+        if (status != TW_IN_PROGRESS)
             return status;
-        if (can_go_on(op))
-            continue;
-        if (until_ns == UINT64_MAX)
-            TW_TRY(wait_for_peers(op));
-        else if (twi_now_ns() >= until_ns)
+        if (!can_go_on(op))
+            TW_TRY(wait_for_peers(op, until_ns));
+        if (until_ns != UINT64_MAX && twi_now_ns() >= until_ns)
             return TW_IN_PROGRESS;
-        else
-            (void)sched_yield();
     }
 }

@@ -57,9 +57,9 @@ static tw_status_t pair_agrees(const twi_op_t *op, const twi_counts_t *counts, i
     for (int64_t j = 0; j < e; j++)
         if (sent[j] != expected[j])
             return twi_fail(TW_ERR_DIVERGED,
-                            "call %" PRIu64 ": %s: rank %d has send_counts[%" PRId64 "] = %" PRId64
+                            "call %" PRIu64 ": rank %d has send_counts[%" PRId64 "] = %" PRId64
                             " for rank %d, which has recv_counts[%" PRId64 "] = %" PRId64,
-                            op->call, op->class->name, src, dst * e + j, sent[j], dst, src * e + j, expected[j]);
+                            op->call, src, dst * e + j, sent[j], dst, src * e + j, expected[j]);
     return TW_OK;
 }
 

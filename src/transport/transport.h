@@ -145,6 +145,17 @@ typedef struct twi_wait {
  */
 tw_status_t twi_transport_wait(twi_transport_t *transport, const twi_wait_t *wait);
 
+/* How long the peers have been silent, over several waits for one thing; zero it first. */
+typedef struct twi_patience {
+    uint64_t since_ns;
+    uint64_t mark;
+    bool inside; /* they are inside the call */
+} twi_patience_t;
+
+/* The same, but TW_IN_PROGRESS when the clock passes until_ns; 0: only looks. */
+tw_status_t twi_transport_wait_until(twi_transport_t *transport, const twi_wait_t *wait, twi_patience_t *patience,
+                                     uint64_t until_ns);
+
 /* Tells all peers that this rank has given up, with the calling thread's last error as the reason. */
 void twi_transport_fail(twi_transport_t *transport, uint32_t health, tw_status_t status);
 

@@ -154,14 +154,29 @@ static bool spin(const twi_transport_t *t, const twi_wait_t *w)
     return false;
 }
 
-tw_status_t twi_transport_wait(twi_transport_t *t, const twi_wait_t *w)
+/* Nanoseconds that are left until the peers have been silent for too long. */
+static uint64_t patience_left(const twi_wait_t *w, twi_patience_t *p, uint64_t now, uint64_t limit_ns)
 {
-    if (w->ready(w->arg) || spin(t, w))
+    const bool inside = w->progress != NULL;
+    const uint64_t mark = inside ? w->progress(w->arg) : 0;
+    if (p->since_ns == 0 || p->inside != inside || p->mark != mark)
+        *p = (twi_patience_t){.since_ns = now, .mark = mark, .inside = inside};
+    const uint64_t silent = now - p->since_ns;
+    return silent < limit_ns ? limit_ns - silent : 0;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+tw_status_t twi_transport_wait_until(twi_transport_t *t, const twi_wait_t *w, twi_patience_t *patience,
+                                     uint64_t until_ns)
+{
+    if (w->ready(w->arg) || (until_ns > 0 && spin(t, w)))
         return TW_OK;
     twi_window_header_t *own = twi_transport_header(t, t->rank);
     const uint64_t limit_ns = w->progress ? t->timeout_ns : t->enter_timeout_ns;
-    uint64_t mark = w->progress ? w->progress(w->arg) : 0;
-    uint64_t deadline = twi_now_ns() + limit_ns;
     tw_status_t status = TW_OK;
     for (;;) {
         const uint32_t seen = twi_bell_prepare(own, t->remote_barrier);
@@ -170,22 +185,27 @@ tw_status_t twi_transport_wait(twi_transport_t *t, const twi_wait_t *w)
             return TW_OK;
         }
         status = news(t, w);
-        const uint64_t now = twi_now_ns();
-        if (status == TW_OK && w->progress && w->progress(w->arg) != mark) {
-            mark = w->progress(w->arg);
-            deadline = now + limit_ns;
-        }
-        if (status != TW_OK || now >= deadline) {
+        const uint64_t now = twi_now_ns(), rest = patience_left(w, patience, now, limit_ns);
+        if (status != TW_OK || rest == 0) {
             twi_bell_cancel(own);
             if (w->ready(w->arg)) /* what we wait for may have come before the news */
                 return TW_OK;
             break;
         }
-        const uint64_t rest = deadline - now;
-        twi_bell_sleep(own, seen, rest < NAP_NS ? rest : NAP_NS);
+        if (now >= until_ns) {
+            twi_bell_cancel(own);
+            return TW_IN_PROGRESS;
+        }
+        twi_bell_sleep(own, seen, least(least(rest, NAP_NS), until_ns - now));
     }
     if (status == TW_OK)
         status = timed_out(t, w, limit_ns);
     twi_transport_fail(t, TWI_HEALTH_FAILED, status);
     return status;
+}
+
+tw_status_t twi_transport_wait(twi_transport_t *t, const twi_wait_t *w)
+{
+    twi_patience_t patience = {0};
+    return twi_transport_wait_until(t, w, &patience, UINT64_MAX);
 }
