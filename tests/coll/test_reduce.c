@@ -476,6 +476,116 @@ TEST(copies_are_exact)
     }
 }
 
+/* ---- Copies of rows --------------------------------------------------------------------------- */
+
+enum { ROWS_ROOM = 8 * ROOM, MAX_ROWS = 9 };
+
+/* Where the rows lie on one side: from the lowest byte to the highest, with the first row at one end. */
+typedef struct side {
+    uint8_t *room, *first;
+    ptrdiff_t step;
+} side_t;
+
+/* backward: a negative step, whose last row is the lowest. `where` is 0 for the start of the room, 1 for its end. */
+static side_t side_of(uint8_t *room, size_t bytes, ptrdiff_t step, int64_t n, bool backward, int where, size_t shift)
+{
+    const size_t last = (size_t)(n > 0 ? n - 1 : 0) * (size_t)step, span = n > 0 ? last + bytes : 0;
+    CHECK(span + shift <= ROWS_ROOM);
+    uint8_t *low = where == 0 ? room : where == 1 ? room + ROWS_ROOM - span : room + shift;
+    return (side_t){.room = room, .first = backward ? low + last : low, .step = backward ? -step : step};
+}
+
+/* What has to be in the room of dst: the filling, and the rows. */
+static void check_rows(const char *isa, bool stream, const twi_rows_t *rows, const side_t *to)
+{
+    static uint8_t expected[ROWS_ROOM];
+    memset(expected, FILLING, sizeof expected);
+    for (int64_t i = 0; i < rows->n; i++)
+        memcpy(expected + (to->first - to->room) + i * to->step, (const uint8_t *)rows->src + i * rows->src_step,
+               rows->bytes);
+    for (size_t at = 0; memcmp(to->room, expected, sizeof expected) != 0; at++)
+        if (to->room[at] != expected[at])
+            test_fail(__FILE__, __LINE__,
+                      "%s stream %d: %lld rows of %zu bytes, steps %td and %td, from %p to %p: byte %td is 0x%x, not "
+                      "0x%x",
+                      isa, stream, (long long)rows->n, rows->bytes, rows->dst_step, rows->src_step, rows->src,
+                      rows->dst, to->room + at - to->first, to->room[at], expected[at]);
+}
+
+static void try_rows(const twi_rows_t *rows, const side_t *to)
+{
+    for (int stream = 0; stream < 2; stream++) {
+        for (unsigned l = 0; level_here(l); l++) {
+            const twi_reduce_level_t *level = level_here(l);
+            memset(to->room, FILLING, ROWS_ROOM);
+            (stream ? level->rows_stream : level->rows_plain)(rows);
+            check_rows(twi_isa_name(level->isa), stream, rows, to);
+        }
+        memset(to->room, FILLING, ROWS_ROOM);
+        twi_copy_rows_select(stream)(rows);
+        check_rows("selected", stream, rows, to);
+    }
+}
+
+/* `lines`: everything of dst is whole lines, so that it may go around the cache; else anything goes. */
+static void try_rows_of(size_t bytes, bool lines, uint8_t *from, uint8_t *to)
+{
+    const uint64_t r = random_next();
+    const int64_t n = (int64_t)(r % (MAX_ROWS + 1));
+    const size_t unit = lines ? 64 : 1, gap = r >> 8 & 1 ? (r >> 16) % 200 / unit * unit : 0;
+    const int from_where = (int)((r >> 24) % 3), to_where = (int)((r >> 32) % 3);
+    const side_t src =
+        side_of(from, bytes, (ptrdiff_t)(bytes + (r >> 40) % 70), n, r >> 9 & 1, from_where, r >> 48 & 63);
+    const side_t dst =
+        side_of(to, bytes, (ptrdiff_t)(bytes + gap), n, r >> 10 & 1, to_where, lines ? 64 : (r >> 54 & 63));
+    const twi_rows_t rows = {
+        .dst = dst.first, .dst_step = dst.step, .src = src.first, .src_step = src.step, .n = n, .bytes = bytes};
+    try_rows(&rows, &dst);
+}
+
+TEST(rows_are_copied_exactly)
+{
+    static const size_t larger[] = {511, 512, 513, 1000, 1024, 2048, 3000};
+    uint8_t *from = guarded(ROWS_ROOM), *to = guarded(ROWS_ROOM);
+    random_start();
+    for (size_t i = 0; i < ROWS_ROOM; i++)
+        from[i] = (uint8_t)random_next();
+    for (size_t bytes = 0; bytes <= 400; bytes++)
+        for (int i = 0; i < 3; i++)
+            try_rows_of(bytes, bytes % 64 == 0 && i > 0, from, to);
+    for (size_t i = 0; i < 10 * sizeof larger / sizeof larger[0]; i++)
+        try_rows_of(larger[i % 7], larger[i % 7] % 64 == 0 && i % 2, from, to);
+}
+
+/* Rows of src that are nearer to each other than they are long, the same one again and again, in either order. */
+TEST(rows_with_steps_of_any_size)
+{
+    uint8_t *from = guarded(ROWS_ROOM), *to = guarded(ROWS_ROOM);
+    random_start();
+    for (size_t i = 0; i < ROWS_ROOM; i++)
+        from[i] = (uint8_t)random_next();
+    for (ptrdiff_t step = -192; step <= 192; step += 16) {
+        const side_t dst = {.room = to, .first = to + ROWS_ROOM / 2, .step = 320};
+        const twi_rows_t rows = {.dst = dst.first,
+                                 .dst_step = dst.step,
+                                 .src = from + ROWS_ROOM / 2,
+                                 .src_step = step,
+                                 .n = MAX_ROWS,
+                                 .bytes = 256};
+        try_rows(&rows, &dst);
+    }
+}
+
+TEST(selection_of_rows_takes_highest_level_in_force)
+{
+    const twi_reduce_level_t *best = twi_reduce_level(0);
+    for (unsigned l = 0; twi_reduce_level(l); l++)
+        if (twi_reduce_level(l)->isa <= twi_cpu_isa())
+            best = twi_reduce_level(l);
+    CHECK(twi_copy_rows_select(false) == best->rows_plain);
+    CHECK(twi_copy_rows_select(true) == best->rows_stream);
+}
+
 TEST(selection_covers_what_reduces)
 {
     for (uint32_t dtype = 0; dtype <= TWI_DTYPE_END + 1; dtype++) {

@@ -1,124 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The epilogue of every ISA level that this machine has, bit for bit against a scalar model (NaN as
- * NaN). The model rounds by arithmetic in double and shares nothing with the library. Every array has
- * exactly the elements that the part needs, and lies against a page that cannot be touched, at its end
- * or at its start; what is not written must keep its filling. TEST_SEED changes the data.
+ * NaN). Every array has exactly the elements that the part needs, and lies against a page that cannot be
+ * touched, at its end or at its start; what is not written must keep its filling. TEST_SEED changes the data.
  */
-#include <math.h>
 #include <stdio.h>
 
 #include "base/dtype.h"
 #include "cpu/cpu.h"
-#include "gemm/epilogue.h"
+#include "gemm/epilogue_model.h"
 #include "gemm/panels.h"
 #include "harness/test.h"
 
-enum { MAX_ROWS = TWI_GEMM_MR_MAX, MAX_COLS = TWI_GEMM_NR_MAX, SIDE = 7, GAP = 9 };
-
-/* ---- The model -------------------------------------------------------------------------------- */
-
-typedef struct format {
-    int exponent_bits, fraction_bits;
-} format_t;
-
-static format_t format_of(uint32_t type)
-{
-    if (type == TWI_FP16)
-        return (format_t){5, 10};
-    return type == TWI_BFP16 ? (format_t){8, 7} : (format_t){8, 23};
-}
-
-static double decode(uint32_t type, uint32_t bits)
-{
-    const format_t f = format_of(type);
-    const int bias = (1 << (f.exponent_bits - 1)) - 1, top = (1 << f.exponent_bits) - 1;
-    const int exponent = (int)(bits >> f.fraction_bits) & top;
-    const uint32_t fraction = bits & ((1u << f.fraction_bits) - 1);
-    double magnitude;
-    if (exponent == top)
-        magnitude = fraction ? NAN : INFINITY;
-    else if (exponent == 0)
-        magnitude = ldexp(fraction, 1 - bias - f.fraction_bits);
-    else
-        magnitude = ldexp((double)fraction + (1u << f.fraction_bits), exponent - bias - f.fraction_bits);
-    return bits >> (f.exponent_bits + f.fraction_bits) & 1 ? -magnitude : magnitude;
-}
-
-/* Rounded to nearest even; every NaN is the same one. */
-static uint32_t encode(uint32_t type, double value)
-{
-    const format_t f = format_of(type);
-    const int bias = (1 << (f.exponent_bits - 1)) - 1;
-    const uint32_t infinity = ((1u << f.exponent_bits) - 1) << f.fraction_bits;
-    const uint32_t sign = signbit(value) ? 1u << (f.exponent_bits + f.fraction_bits) : 0;
-    if (isnan(value))
-        return infinity | 1u << (f.fraction_bits - 1);
-    if (isinf(value))
-        return sign | infinity;
-    int exponent = 0;
-    frexp(value, &exponent);
-    int unit = exponent - 1 - f.fraction_bits; /* the last place is worth 2^unit */
-    if (exponent - 1 < 1 - bias)
-        unit = 1 - bias - f.fraction_bits;
-    double places = nearbyint(ldexp(fabs(value), -unit));
-    if (places == 2.0 * (1u << f.fraction_bits)) {
-        places /= 2;
-        unit++;
-    }
-    if (places < (1u << f.fraction_bits)) /* zero or denormal */
-        return sign | (uint32_t)places;
-    const int biased = unit + f.fraction_bits + bias;
-    if (biased >= (1 << f.exponent_bits) - 1)
-        return sign | infinity;
-    return sign | ((uint32_t)biased << f.fraction_bits) | ((uint32_t)places - (1u << f.fraction_bits));
-}
-
-/* Sums and products of two fp32 in double round to fp32 as if computed exactly. */
-static double as_f32(double value)
-{
-    return decode(TWI_FP32, encode(TWI_FP32, value));
-}
-
-/* What an element is made of; the pointers of a twi_gemm_epilogue_t say which are used. */
-typedef struct cell {
-    uint32_t sum;
-    int32_t ibias;
-    float fbias, scale, token;
-    uint32_t x3;
-} cell_t;
-
-static uint32_t model(const twi_gemm_epilogue_t *e, const cell_t *cell)
-{
-    double v;
-    if (e->integer) {
-        const int64_t wide = (int64_t)(int32_t)cell->sum + (e->ibias ? cell->ibias : 0);
-        const uint32_t sum = (uint32_t)(uint64_t)wide;
-        if (e->out_type == TWI_INT32)
-            return sum;
-        v = as_f32(sum < 0x80000000u ? (double)sum : (double)sum - 0x1p32);
-        if (e->scale)
-            v = as_f32(v * (double)cell->scale);
-        if (e->token)
-            v = as_f32(v * (double)cell->token);
-    } else {
-        v = decode(TWI_FP32, cell->sum);
-    }
-    if (e->fbias)
-        v = as_f32(v + (double)cell->fbias);
-    if (e->x3) {
-        v = decode(e->out_type, encode(e->out_type, v));
-        v = as_f32(v + decode(e->x3_type, cell->x3));
-    }
-    return encode(e->out_type, v);
-}
-
-static bool same(uint32_t type, uint32_t got, uint32_t expected)
-{
-    if (type == TWI_INT32 || !isnan(decode(type, expected)))
-        return got == expected;
-    return isnan(decode(type, got));
-}
+enum { MAX_ROWS = TWI_GEMM_MR_MAX, MAX_COLS = TWI_GEMM_NR_MAX, SIDE = 7, GAP = 9, MAX_ADDENDS = 9 };
 
 /* ---- Data ------------------------------------------------------------------------------------- */
 
@@ -182,6 +76,8 @@ typedef struct sheet {
     uint32_t sums[MAX_ROWS][MAX_COLS], x3[MAX_ROWS][MAX_COLS], expected[MAX_ROWS][MAX_COLS];
     int32_t ibias[MAX_COLS];
     float fbias[MAX_COLS], scale[MAX_COLS], token[MAX_ROWS];
+    int n_addends, own; /* 0: none */
+    uint32_t addends[MAX_ADDENDS][MAX_ROWS][MAX_COLS];
 } sheet_t;
 
 static cell_t sheet_cell(const sheet_t *sheet, int i, int j)
@@ -194,14 +90,36 @@ static cell_t sheet_cell(const sheet_t *sheet, int i, int j)
                     .x3 = sheet->x3[i][j]};
 }
 
+/* The sum of the addends of an element, with our own result in its turn. */
+static uint32_t model_sum(const sheet_t *sheet, uint32_t type, int i, int j, uint32_t result)
+{
+    double sum = 0;
+    for (int a = 0; a < sheet->n_addends; a++) {
+        const double value = decode(type, a == sheet->own ? result : sheet->addends[a][i][j]);
+        sum = a == 0 ? value : as_f32(sum + value);
+    }
+    return encode(type, sum);
+}
+
 static void sheet_expect(sheet_t *sheet, const twi_gemm_epilogue_t *e)
 {
     for (int i = 0; i < MAX_ROWS; i++) {
         for (int j = 0; j < MAX_COLS; j++) {
             const cell_t cell = sheet_cell(sheet, i, j);
-            sheet->expected[i][j] = model(e, &cell);
+            const uint32_t result = model(e, &cell);
+            sheet->expected[i][j] = sheet->n_addends ? model_sum(sheet, e->out_type, i, j, result) : result;
         }
     }
+}
+
+/* Of a 16-bit type. */
+static void sheet_fill_addends(sheet_t *sheet, uint32_t type, int n, int own, panels_random_t *random)
+{
+    sheet->n_addends = n;
+    sheet->own = own;
+    for (int a = 0; a < n; a++)
+        for (int at = 0; at < MAX_ROWS * MAX_COLS; at++)
+            sheet->addends[a][at / MAX_COLS][at % MAX_COLS] = some_x3(type, random);
 }
 
 static void sheet_fill(sheet_t *sheet, const twi_gemm_epilogue_t *e, panels_random_t *random)
@@ -223,7 +141,7 @@ static void sheet_fill(sheet_t *sheet, const twi_gemm_epilogue_t *e, panels_rand
 
 /* ---- Arrays against guard pages --------------------------------------------------------------- */
 
-typedef enum array { ACC, IBIAS, FBIAS, SCALE, TOKEN, X3, OUT, ARRAYS } array_t;
+typedef enum array { ACC, IBIAS, FBIAS, SCALE, TOKEN, X3, OUT, ADDEND, ARRAYS = ADDEND + MAX_ADDENDS } array_t;
 
 enum { ROOM = (MAX_ROWS + SIDE) * (MAX_COLS + SIDE + GAP) * 4 };
 
@@ -255,6 +173,7 @@ typedef struct call {
     twi_isa_t level;
     twi_gemm_epilogue_t epilogue; /* pointers that are not NULL become those of the arrays */
     twi_gemm_part_t part;
+    const void *addends[MAX_ADDENDS];
     bool at_end;
 } call_t;
 
@@ -306,6 +225,32 @@ static const void *acc_place(const call_t *call)
     return p;
 }
 
+/* Rows before the part's first one, then its own. Our own addend is nowhere. */
+static const void *addend_place(const call_t *call, int a)
+{
+    const twi_gemm_part_t *part = &call->part;
+    const int64_t ld = part->ld_addend;
+    const size_t bytes = (size_t)((part->addend_row + part->rows - 1) * ld + part->cols) * 2;
+    if (a == call->sheet->own)
+        return NULL;
+    uint8_t *p = room_place(call->rooms, (array_t)(ADDEND + a), call->at_end, bytes);
+    memset(p, PANELS_FILLING, bytes);
+    for (int i = 0; i < part->rows; i++)
+        for (int j = 0; j < part->cols; j++)
+            store(p, (part->addend_row + i) * ld + j, 2, call->sheet->addends[a][i][j]);
+    return p;
+}
+
+static void addends_lay_out(call_t *call)
+{
+    const sheet_t *sheet = call->sheet;
+    for (int a = 0; a < sheet->n_addends; a++)
+        call->addends[a] = addend_place(call, a);
+    call->part.addends = sheet->n_addends ? call->addends : NULL;
+    call->part.n_addends = sheet->n_addends;
+    call->part.own = sheet->own;
+}
+
 static size_t out_bytes(const call_t *call)
 {
     const twi_gemm_part_t *part = &call->part;
@@ -327,6 +272,7 @@ static void call_lay_out(call_t *call)
         e->token = vector_place(call, TOKEN, sheet->token, part->row, part->rows);
     if (e->x3)
         e->x3 = x3_place(call);
+    addends_lay_out(call);
     part->acc = acc_place(call);
     part->out = room_place(call->rooms, OUT, call->at_end, out_bytes(call));
 }
@@ -339,6 +285,9 @@ static void wrong_cell(const call_t *call, int i, int j, uint32_t got)
            e->integer ? "integer" : "float", e->ibias ? " ibias" : "", e->fbias ? " fbias" : "",
            e->scale ? " scale" : "", e->token ? " token" : "", e->x3 ? " x3" : "", e->x3_type, cell.sum,
            (unsigned)cell.ibias, twi_f32_bits(cell.fbias), twi_f32_bits(cell.scale), twi_f32_bits(cell.token), cell.x3);
+    for (int a = 0; a < call->sheet->n_addends; a++)
+        printf("addend %d: 0x%x%s\n", a, call->sheet->addends[a][i][j],
+               a == call->sheet->own ? ", our own instead" : "");
     test_fail(__FILE__, __LINE__, "%s, output type %u, part %dx%d, element (%d,%d) is 0x%x, not 0x%x",
               twi_isa_name(call->level), e->out_type, call->part.rows, call->part.cols, i, j, got,
               call->sheet->expected[i][j]);
@@ -350,8 +299,8 @@ static void check_row(const call_t *call, int i)
     const size_t size = twi_dtype_bytes(type);
     const twi_gemm_part_t *part = &call->part;
     for (int j = 0; j < part->cols; j++) {
-        const uint32_t got = load(part->out, i * part->ld_out + j, size);
-        if (!same(type, got, call->sheet->expected[i][j]))
+        const uint32_t got = load(part->out, i * part->ld_out + j, size), expected = call->sheet->expected[i][j];
+        if (call->sheet->n_addends > 1 ? got != expected : !same(type, got, expected))
             wrong_cell(call, i, j, got);
     }
     for (int64_t j = part->cols; i < part->rows - 1 && j < part->ld_out; j++)
@@ -392,7 +341,10 @@ static call_t call_random(const sheet_t *sheet, const rooms_t *rooms, const twi_
                                   .row = (int64_t)(r >> 8) % SIDE,
                                   .col = (int64_t)(r >> 16) % SIDE,
                                   .ld_acc = (cols + 15) / 16 * 16 + (r >> 24 & 1 ? 16 : 0),
-                                  .ld_out = cols + (int64_t)((r >> 32) % GAP)};
+                                  .ld_out = cols + (int64_t)((r >> 32) % GAP),
+                                  .addend_row = (int)((r >> 44) % SIDE),
+                                  .ld_addend = cols + (int64_t)((r >> 48) % GAP),
+                                  .addend_ahead = (int64_t)(r >> 54) * 4096 - 4096};
     if (call.part.ld_acc > MAX_COLS)
         call.part.ld_acc = MAX_COLS;
     call.epilogue.x3_ld = call.part.col + cols + (int64_t)((r >> 40) % GAP);
@@ -529,6 +481,65 @@ TEST(avx512bf16_all_sizes)
     try_all_sizes(TWI_ISA_AVX512BF16);
 }
 
+/* ---- Addends ---------------------------------------------------------------------------------- */
+
+static void try_addends(twi_isa_t level, const twi_gemm_epilogue_t *e, int n, int own, const rooms_t *rooms,
+                        panels_random_t *random)
+{
+    static sheet_t sheet;
+    static int next_cols;
+    sheet_fill_addends(&sheet, e->out_type, n, own, random);
+    sheet_fill(&sheet, e, random);
+    for (int i = 0; i < 12; i++) {
+        const int rows = 1 + (int)panels_below(random, MAX_ROWS);
+        call_t call = call_random(&sheet, rooms, e, rows, 1 + next_cols++ % MAX_COLS, random);
+        call.level = level;
+        call_run(&call);
+    }
+}
+
+/* Everything that may come before them, and every place of our own among every number of them. */
+static void try_all_addends(twi_isa_t level)
+{
+    static rooms_t rooms;
+    need_level(level);
+    rooms_make(&rooms);
+    panels_random_t random = panels_random(0x5eed0003);
+    twi_gemm_epilogue_t e;
+    int tried = 0;
+    for (unsigned index = 0; combination(index, &e); index++) {
+        if (!combination_makes_sense(&e) || (e.out_type != TWI_FP16 && e.out_type != TWI_BFP16))
+            continue;
+        for (int i = 0; i < 2; i++, tried++) {
+            const int n = 1 + tried % MAX_ADDENDS;
+            try_addends(level, &e, n, (int)panels_below(&random, n), &rooms, &random);
+        }
+    }
+    CHECK_EQ(tried, 2 * 2 * (4 + 32));
+    for (int n = 1; n <= MAX_ADDENDS; n++)
+        for (int own = 0; own < n; own++) {
+            e = (twi_gemm_epilogue_t){.out_type = own % 2 ? TWI_FP16 : TWI_BFP16};
+            try_addends(level, &e, n, own, &rooms, &random);
+        }
+}
+
+TEST(portable_addends)
+{
+    try_all_addends(TWI_ISA_PORTABLE);
+}
+TEST(avx2_addends)
+{
+    try_all_addends(TWI_ISA_AVX2);
+}
+TEST(avx512_addends)
+{
+    try_all_addends(TWI_ISA_AVX512);
+}
+TEST(avx512bf16_addends)
+{
+    try_all_addends(TWI_ISA_AVX512BF16);
+}
+
 /* ---- Casts and single cases ------------------------------------------------------------------- */
 
 /* A tile of MAX_ROWS x MAX_COLS with everything aligned; `sums` are fp32 or int32. */
@@ -572,8 +583,8 @@ static void try_casts(twi_isa_t level, uint32_t type)
 
 static twi_isa_t levels_here(int index)
 {
-    static const twi_isa_t levels[] = {TWI_ISA_PORTABLE, TWI_ISA_AVX2, TWI_ISA_AVX512};
-    return index < 3 && levels[index] <= twi_cpu_isa_machine() ? levels[index] : TWI_ISA_AMX + 1;
+    static const twi_isa_t levels[] = {TWI_ISA_PORTABLE, TWI_ISA_AVX2, TWI_ISA_AVX512, TWI_ISA_AVX512BF16};
+    return index < 4 && levels[index] <= twi_cpu_isa_machine() ? levels[index] : TWI_ISA_AMX + 1;
 }
 
 #define FOR_LEVELS(level) \
@@ -590,20 +601,35 @@ TEST(casts_to_bf16)
     try_casts((twi_isa_t)level, TWI_BFP16);
 }
 
-/* One element, whose bits are known; the epilogue's arrays have one element each. */
-static void expect_one(const twi_gemm_epilogue_t *e, uint32_t sum, uint32_t expected)
+/* One element, whose bits are known; the epilogue's arrays have one element each, and so has each of n addends. */
+static void expect_sum(const twi_gemm_epilogue_t *e, uint32_t sum, const void *const *addends, int n, int own,
+                       uint32_t expected)
 {
     static _Alignas(64) uint32_t sums[16];
     FOR_LEVELS(level)
     {
         uint32_t out = 0;
-        const twi_gemm_part_t part = {.acc = sums, .ld_acc = 16, .rows = 1, .cols = 1, .out = &out, .ld_out = 1};
+        const twi_gemm_part_t part = {.acc = sums,
+                                      .ld_acc = 16,
+                                      .rows = 1,
+                                      .cols = 1,
+                                      .out = &out,
+                                      .ld_out = 1,
+                                      .addends = addends,
+                                      .n_addends = n,
+                                      .own = own,
+                                      .ld_addend = 1};
         sums[0] = sum;
         twi_gemm_finish((twi_isa_t)level)(e, &part);
         if (out != expected)
             test_fail(__FILE__, __LINE__, "%s: sum 0x%x gives 0x%x, not 0x%x", twi_isa_name((twi_isa_t)level), sum, out,
                       expected);
     }
+}
+
+static void expect_one(const twi_gemm_epilogue_t *e, uint32_t sum, uint32_t expected)
+{
+    expect_sum(e, sum, NULL, 0, 0, expected);
 }
 
 /* The sum is rounded before x3 is added: at once, each of these would be one place larger. */
@@ -650,6 +676,37 @@ TEST(zeros_keep_their_sign)
     expect_one(&(twi_gemm_epilogue_t){.out_type = TWI_FP16, .fbias = &minus_zero}, 0x80000000u, 0x8000);
     expect_one(&(twi_gemm_epilogue_t){.out_type = TWI_FP16, .fbias = &minus_zero}, 0, 0);
     expect_one(&(twi_gemm_epilogue_t){.integer = 1, .out_type = TWI_FP16, .scale = &minus_one}, 0, 0x8000);
+}
+
+/* bf16; the first and the third are given, and the second is our own result. */
+static void expect_three(uint16_t first, uint32_t own, uint16_t third, uint32_t expected)
+{
+    const void *addends[] = {&first, NULL, &third};
+    expect_sum(&(twi_gemm_epilogue_t){.out_type = TWI_BFP16}, own, addends, 3, 1, expected);
+}
+
+TEST(addends_are_summed_in_their_order)
+{
+    expect_three(0x4b80, 0x3f800000, 0xcb80, 0x0000); /* 2^24 + 1 - 2^24 */
+    expect_three(0x4b80, 0xcb800000, 0x3f80, 0x3f80); /* 2^24 - 2^24 + 1 */
+    expect_three(0x3b80, 0x3f800000, 0x3b80, 0x3f81); /* 2^-8 + 1 + 2^-8: rounded at the end only, */
+    expect_three(0x3b80, 0x3f807fff, 0x3b80, 0x3f81); /* but for our own */
+    expect_three(0x8000, 0x80000000, 0x8000, 0x8000);
+    expect_three(0x8000, 0x00000000, 0x8000, 0x0000);
+}
+
+TEST(nans_of_sums_are_all_the_same)
+{
+    const uint16_t infinity = 0xfc00, one = 0x3c00, nan = 0xfd01;
+    const twi_gemm_epilogue_t e = {.out_type = TWI_FP16};
+    expect_three(0xffc1, 0x3f800000, 0x3f80, 0x7fc0);
+    expect_three(0x3f80, 0xff812345, 0x3f80, 0x7fc0);
+    expect_three(0x3f80, 0x3f800000, 0x7f81, 0x7fc0);
+    expect_three(0x7f80, 0xff800000, 0x3f80, 0x7fc0);
+    expect_three(0x7f80, 0x3f800000, 0x7f80, 0x7f80);
+    expect_sum(&e, 0x7f800000, (const void *[]){&infinity, NULL}, 2, 1, 0x7e00);
+    expect_sum(&e, 0x3f800000, (const void *[]){NULL, &one, &nan}, 3, 0, 0x7e00);
+    expect_sum(&e, 0xff800000, (const void *[]){&infinity, NULL}, 2, 1, 0xfc00);
 }
 
 TEST(levels_above_take_the_next_below)

@@ -5,7 +5,7 @@
  * A call of a fused operator on one rank: its tensors in the layouts of the case, each in front of an
  * inaccessible page, and its arguments. It can be made, prepared, made again with other contents.
  */
-#include "ops/ops.h"
+#include "ops/op_case.h"
 
 /* Outputs of an operator: y or gmm_y; gather_out or permute_out; mm_y. */
 typedef enum op_output { OP_Y, OP_ROWS, OP_SHARED_Y, OP_OUTPUTS } op_output_t;
@@ -51,9 +51,24 @@ static inline void op_open_rows(mm_rows_t *it, const op_case_t *c, uint32_t elem
         (void)mm_matrix(&it->view, it->room.data, element, rows, columns);
 }
 
+/* Rows that begin with a line; between them whatever is left of one, and every other time a whole one. */
+static inline void op_open_lines(mm_rows_t *it, const op_case_t *c, uint32_t element, int64_t rows, int64_t columns)
+{
+    const int64_t item = (int64_t)twi_dtype_bytes(element), line = 64 / item;
+    const int64_t ld = mm_up(columns, line) + (c->seed % 2 ? line : 0);
+    *it = (mm_rows_t){.item = (size_t)item, .rows = rows, .columns = columns, .ld = ld};
+    it->room = panels_guarded((size_t)(rows * ld * item), true);
+    for (int64_t i = 0; i < rows; i++)
+        memset(it->room.data + i * ld * item, 0xff, (size_t)(columns * item));
+    (void)mm_view(&it->view, it->room.data, element, 2, (const int64_t[]){rows, columns}, (const int64_t[]){ld, 1});
+}
+
 static inline void op_open_output(op_call_t *call, op_output_t which, uint32_t element, int64_t rows, int64_t columns)
 {
-    op_open_rows(&call->out[which], &call->what, element, rows, columns, NULL);
+    if (call->what.lines)
+        op_open_lines(&call->out[which], &call->what, element, rows, columns);
+    else
+        op_open_rows(&call->out[which], &call->what, element, rows, columns, NULL);
     call->has[which] = true;
 }
 

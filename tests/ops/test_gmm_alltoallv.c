@@ -28,6 +28,53 @@ TEST_RANKS(many_experts, "2,4")(tw_comm_t *comm)
     grouped_many(comm, OP_GMM_ALLTOALLV, default_seed);
 }
 
+/*
+ * All rows go to one rank, in many rounds: who receives nothing of the later ones must not stop the others, nor who
+ * sends nothing.
+ */
+static void one_way(tw_comm_t *comm)
+{
+    panels_random_t random = panels_random(default_seed);
+    for (int i = 0; i < 12; i++) {
+        op_case_t c = op_sample(OP_GMM_ALLTOALLV, &op_float_types[i % 2], tw_comm_size(comm), (op_shape_t){1024, 8, 16},
+                                i, &random);
+        c.experts = 1 + i / 4;
+        c.m = 1024 / c.experts;
+        c.spread = i / 2 % 2 ? OP_TO_LAST : OP_TO_FIRST;
+        c.rounds = i % 2 ? TW_ROUNDS_MAX : 40;
+        c.shared_k = 0;
+        op_try(comm, &c);
+    }
+}
+
+TEST_RANKS(one_way, "2,3")(tw_comm_t *comm)
+{
+    one_way(comm);
+}
+
+static void one_way_body(tw_comm_t *comm, void *arg)
+{
+    (void)arg;
+    one_way(comm);
+}
+
+static void one_way_small(tw_transport_t transport)
+{
+    ranks_args_t args = RANKS_ARGS_INIT;
+    args.transport = transport;
+    CHECK_EQ(setenv("TILEWIRE_FUSE_BYTES", "16K", 1), 0);
+    ranks_run(&args, one_way_body, NULL);
+}
+
+TEST(one_way_small_threads)
+{
+    one_way_small(TW_TRANSPORT_THREADS);
+}
+TEST(one_way_small_shm)
+{
+    one_way_small(TW_TRANSPORT_SHM);
+}
+
 /* From the experts back: what arrived there is sent, and what was sent comes. */
 TEST_RANKS(example, "2")(tw_comm_t *comm)
 {

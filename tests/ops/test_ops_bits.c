@@ -61,14 +61,26 @@ static void repeat(tw_comm_t *comm, int n_items, int calls, uint64_t seed)
     free(items);
 }
 
+static void thousand(tw_comm_t *comm, void *arg)
+{
+    (void)arg;
+    repeat(comm, 40, 1000, default_seed);
+}
+
+static void hundred(tw_comm_t *comm, void *arg)
+{
+    (void)arg;
+    repeat(comm, 20, 100, default_seed + 1);
+}
+
 TEST_RANKS(thousand_calls, "2,3")(tw_comm_t *comm)
 {
-    repeat(comm, 40, 1000, default_seed);
+    thousand(comm, NULL);
 }
 
 TEST_RANKS(calls, "1,4,7,8")(tw_comm_t *comm)
 {
-    repeat(comm, 20, 100, default_seed + 1);
+    hundred(comm, NULL);
 }
 
 /* ---- Rounds ------------------------------------------------------------------------------------ */
@@ -116,30 +128,37 @@ static void some_of_all(tw_comm_t *comm, void *arg)
     }
 }
 
-static void with_setting(const char *name, const char *value, tw_transport_t transport, int n, uint64_t seed)
+static void with_setting(const char *name, const char *value, tw_transport_t transport, int n,
+                         void (*body)(tw_comm_t *, void *), uint64_t seed)
 {
     ranks_args_t args = RANKS_ARGS_INIT;
     args.transport = transport;
     args.n = n;
     CHECK_EQ(setenv(name, value, 1), 0);
-    ranks_run(&args, some_of_all, &seed);
+    ranks_run(&args, body, &seed);
 }
 
 /* The cases name_threads and name_shm of a setting. */
-#define TEST_SETTING(name, variable, value, ranks)                     \
-    TEST(name##_threads)                                               \
-    {                                                                  \
-        with_setting(variable, value, TW_TRANSPORT_THREADS, ranks, 1); \
-    }                                                                  \
-    TEST(name##_shm)                                                   \
-    {                                                                  \
-        with_setting(variable, value, TW_TRANSPORT_SHM, ranks, 1);     \
+#define TEST_BODY(name, variable, value, ranks, body)                        \
+    TEST(name##_threads)                                                     \
+    {                                                                        \
+        with_setting(variable, value, TW_TRANSPORT_THREADS, ranks, body, 1); \
+    }                                                                        \
+    TEST(name##_shm)                                                         \
+    {                                                                        \
+        with_setting(variable, value, TW_TRANSPORT_SHM, ranks, body, 1);     \
     }
+#define TEST_SETTING(name, variable, value, ranks) TEST_BODY(name, variable, value, ranks, some_of_all)
 
 TEST_SETTING(workers_1, "TILEWIRE_THREADS", "1", 2)
 TEST_SETTING(workers_2, "TILEWIRE_THREADS", "2", 2)
 TEST_SETTING(workers_3, "TILEWIRE_THREADS", "3", 2)
 TEST_SETTING(workers_5, "TILEWIRE_THREADS", "5", 3)
+TEST_BODY(thousand_calls_workers_4_of_2, "TILEWIRE_THREADS", "4", 2, thousand)
+TEST_BODY(thousand_calls_workers_4_of_3, "TILEWIRE_THREADS", "4", 3, thousand)
+TEST_BODY(calls_workers_4_of_1, "TILEWIRE_THREADS", "4", 1, hundred)
+TEST_BODY(calls_workers_4_of_4, "TILEWIRE_THREADS", "4", 4, hundred)
+TEST_BODY(calls_workers_4_of_7, "TILEWIRE_THREADS", "4", 7, hundred)
 TEST_SETTING(small_memory, "TILEWIRE_FUSE_BYTES", "64K", 3)
 TEST_SETTING(small_memory_8, "TILEWIRE_FUSE_BYTES", "128K", 8)
 TEST_SETTING(no_spinning, "TILEWIRE_SPIN", "0", 3)
@@ -169,7 +188,7 @@ static void at_isa(twi_isa_t level)
 {
     if (level > twi_cpu_isa_machine())
         SKIP(twi_isa_name(level));
-    with_setting("TILEWIRE_ISA", twi_isa_name(level), TW_TRANSPORT_THREADS, 3, 3);
+    with_setting("TILEWIRE_ISA", twi_isa_name(level), TW_TRANSPORT_THREADS, 3, some_of_all, 3);
 }
 
 TEST(isa_portable)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TEST_OPS_OPS_H
-#define TEST_OPS_OPS_H
+#ifndef TEST_OPS_OP_CASE_H
+#define TEST_OPS_OP_CASE_H
 /*
  * For tests of the fused operators: what one call is about, on all ranks (op_case_t), the inputs of any
  * rank, and a call of any operator in any layout, ready to be made, prepared or spoilt.
@@ -38,6 +38,8 @@ typedef enum op_spread {
     OP_ONE_RANK, /* all rows go to one rank */
     OP_SILENT,   /* rank 0 neither sends nor receives */
     OP_NOBODY,   /* no rows at all */
+    OP_TO_FIRST, /* everybody has m rows of each expert, all of them for rank 0, */
+    OP_TO_LAST,  /* or all for the last rank */
     OP_SPREADS
 } op_spread_t;
 
@@ -51,6 +53,7 @@ typedef struct op_case {
     bool packed;
     bool deep;         /* x1 and y have three dimensions: mm_all_reduce */
     bool tight;        /* rows without gaps */
+    bool lines;        /* rows of outputs begin with a line of the cache; not deep */
     bool scale_turned; /* antiquant scales of groups as a transposed view */
     bool bias, x3;
     bool first_only;                /* only rank 0 has bias and x3 */
@@ -161,6 +164,10 @@ static inline int64_t op_count(const op_case_t *c, int from, int to, int64_t j)
         return to == c->size / 2 ? any : 0;
     case OP_SILENT:
         return from == 0 || to == 0 ? 0 : any;
+    case OP_TO_FIRST:
+        return to == 0 ? c->m : 0;
+    case OP_TO_LAST:
+        return to == c->size - 1 ? c->m : 0;
     default:
         return 0;
     }
