@@ -157,7 +157,6 @@ struct twi_ops {
 bool twi_op_agrees(twi_op_t *op, int rank);
 bool twi_op_has_sent(twi_op_t *op, int rank, int64_t units);
 bool twi_op_has_result(twi_op_t *op, int rank, int64_t units);
-bool twi_op_any_ready(twi_op_t *op);
 /* Takes the next item of a queue if it is ready. */
 bool twi_op_take(twi_op_t *op, twi_queue_t *queue, int64_t *item_out);
 /* TW_IN_PROGRESS when the clock passes until_ns; 0: a piece of work, or a look at the peers. */

@@ -123,7 +123,7 @@ static bool all_taken(twi_op_t *op)
     return true;
 }
 
-bool twi_op_any_ready(twi_op_t *op)
+static bool any_ready(twi_op_t *op)
 {
     int64_t item;
     for (int i = 0; i < op->n_queues; i++)
@@ -141,7 +141,7 @@ static bool can_go_on(void *arg)
     if (!op->entered)
         return twi_slot_open(op, 0) || stopped(op);
     if (!all_taken(op))
-        return twi_op_any_ready(op);
+        return any_ready(op);
     for (int r = 0; r < op->size; r++)
         if (!twi_op_agrees(op, r))
             return stopped(op);
