@@ -16,4 +16,9 @@ static inline int64_t twi_round_up(int64_t value, int64_t unit)
     return twi_ceil_div(value, unit) * unit;
 }
 
+static inline int64_t twi_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 #endif

@@ -195,7 +195,10 @@ static void place_tile(const work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t 
     const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
     tile->ld_out = w->problem->ldc;
     tile->out = w->problem->c ? (char *)w->problem->c + (tile->row * tile->ld_out + tile->col) * item_bytes : NULL;
-    *place_out = (twi_gemm_place_t){.out = tile->out, .ld_out = tile->ld_out};
+    place_out->out = tile->out;
+    place_out->ld_out = tile->ld_out;
+    place_out->n_touch = place_out->tag = place_out->n_addends = place_out->own = 0;
+    place_out->addends = NULL;
     if (hook) {
         hook->place(hook->user, tile, place_out);
         tile->out = place_out->out;

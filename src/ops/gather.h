@@ -64,6 +64,8 @@ int64_t twi_gather_units(const gather_rows_t *shown, int64_t row);
 /* A row of a source, and its scale, in the slot of the source. */
 char *twi_gather_row(const twi_op_t *op, const gather_t *g, int source, int64_t row);
 float *twi_gather_token(const twi_op_t *op, const gather_t *g, int source, int64_t row);
+/* Rows of `bytes` bytes, with their own distances on both sides. */
+void twi_gather_copy_rows(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t rows, int64_t bytes);
 /* Copies rows of `source`, ours too, to rows of the copy; `to` counts in rows of the product. */
 void twi_gather_copy(const twi_op_t *op, gather_t *g, int source, int64_t row, int64_t to, int64_t rows);
 

@@ -51,8 +51,9 @@ static tw_status_t settle(twi_op_t *op, gather_t *g)
         const twi_gemm_problem_t *product = &op->problem.product;
         const int64_t last = g->experts * op->size - 1;
         g->copy_ld = product->k;
-        if (!twi_buffer_grow(&g->copy_memory, (size_t)((g->to[last] + g->count[last]) * g->row_bytes) + 1))
-            return twi_fail(TW_ERR_NO_MEMORY, "no memory for a copy of the rows");
+        const size_t bytes = (size_t)((g->to[last] + g->count[last]) * g->row_bytes) + 1;
+        if (!twi_buffer_grow(&g->copy_memory, bytes))
+            return twi_fail(TW_ERR_NO_MEMORY, "no memory for a copy of the rows of all ranks, %zu bytes", bytes);
         g->copy = g->copy_memory.data;
     }
     for (int s = 0; several && s < op->size; s++) {
@@ -71,7 +72,7 @@ static bool copies_from(const twi_op_t *op, const gather_t *g, int source)
 }
 
 /* With copies, a round of a source has been read when it has been copied. */
-static tw_status_t count_reads(twi_op_t *op, gather_t *g)
+tw_status_t twi_gather_reads(twi_op_t *op, gather_t *g)
 {
     int64_t rounds = 1;
     for (int s = 0; s < op->size; s++)
@@ -226,13 +227,6 @@ tw_status_t twi_gather_plan(twi_op_t *op, gather_t *g)
     if (g->n_strips > 0)
         TW_TRY(sort_strips(op, g));
     return g->grouped ? TW_OK : settle(op, g);
-}
-
-tw_status_t twi_gather_reads(twi_op_t *op, gather_t *g)
-{
-    if (atomic_load_explicit(&g->how, memory_order_relaxed) == GATHER_COPIED)
-        return count_reads(op, g);
-    return TW_OK;
 }
 
 void twi_gather_drop(const twi_op_t *op, gather_t *g)

@@ -57,8 +57,12 @@ static const char *row_now(const twi_op_t *op, const gather_t *g, int source, in
     return (const char *)product->a + row * *step_out;
 }
 
-static void copy_rows(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t rows, int64_t bytes)
+void twi_gather_copy_rows(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t rows, int64_t bytes)
 {
+    if (dst_step == bytes && src_step == bytes) {
+        memcpy(dst, src, (size_t)(rows * bytes));
+        return;
+    }
     for (int64_t i = 0; i < rows; i++)
         memcpy(dst + i * dst_step, src + i * src_step, (size_t)bytes);
 }
@@ -76,7 +80,7 @@ void twi_gather_copy(const twi_op_t *op, gather_t *g, int source, int64_t row, i
     int64_t step;
     const char *from = row_now(op, g, source, row, &step);
     const int64_t copy_step = g->copy_ld * twi_gemm_kind_bytes(op->problem.product.kind);
-    copy_rows(g->copy + to * copy_step, copy_step, from, step, rows, g->row_bytes);
+    twi_gather_copy_rows(g->copy + to * copy_step, copy_step, from, step, rows, g->row_bytes);
     copy_tokens(op, g, source, row, to, rows);
 }
 
@@ -132,7 +136,7 @@ static void put_together(void *arg, int source, int64_t row, int64_t to, int64_t
     }
     char *dst = p->rows + (to - p->first) * p->step;
     if (dst != from)
-        copy_rows(dst, p->step, from, step, rows, p->g->row_bytes);
+        twi_gather_copy_rows(dst, p->step, from, step, rows, p->g->row_bytes);
 }
 
 void twi_gather_pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t first, int rows, void *dst,

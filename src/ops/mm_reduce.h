@@ -20,8 +20,7 @@
 #include "quant/quant_wire.h"
 
 typedef struct mm_strip {
-    int64_t row, rows; /* of the product */
-    int64_t before;    /* rows before it in a slot */
+    int64_t row, rows; /* of the product; slots have all rows in their order */
 } mm_strip_t;
 
 /* Rows of the result that one rank sums. */
@@ -102,7 +101,7 @@ twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, int owner, int64_t fi
 /* Results of the int8 wire. */
 void twi_mm_tiles_dequantise(const mm_tiles_t *tiles, int owner, int64_t first, int64_t rows);
 
-/* Whether the partials of all peers are there. */
-bool twi_mm_partials_there(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64_t round);
+/* Whether the partial of own strip `own` in a round is not there yet; our own always is. */
+bool twi_mm_partial_lacks(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64_t round, int rank);
 
 #endif

@@ -9,11 +9,6 @@ enum {
     EVERYTHING_BYTES = 1 << 20, /* of all partials: up to here every rank sums all rows, which saves a leg */
 };
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- Schedule ---------------------------------------------------------------------------------- */
 
 static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
@@ -48,7 +43,7 @@ static void cut_columns(twi_op_t *op, mm_reduce_t *r)
     if (r->round_cols > 0)
         r->schedule.rounds = twi_ceil_div(n, r->round_cols);
     op->n_rounds = r->schedule.rounds;
-    op->slot_bytes_each = (size_t)(op->problem.product.m * least(r->round_cols, n) * r->wire_bytes);
+    op->slot_bytes_each = (size_t)(op->problem.product.m * twi_least(r->round_cols, n) * r->wire_bytes);
 }
 
 /* ---- Strips ------------------------------------------------------------------------------------ */
@@ -57,8 +52,8 @@ static void cut_shares(const twi_op_t *op, mm_reduce_t *r, int64_t rows)
 {
     const int64_t m = op->problem.product.m;
     for (int d = 0; d < op->size; d++) {
-        const int64_t first = r->everything ? 0 : least(d * rows, m);
-        r->shares[d] = (mm_share_t){.row = first, .rows = least(rows, m - first)};
+        const int64_t first = r->everything ? 0 : twi_least(d * rows, m);
+        r->shares[d] = (mm_share_t){.row = first, .rows = twi_least(rows, m - first)};
     }
 }
 
@@ -78,7 +73,7 @@ static int64_t count_strips(const twi_op_t *op, const mm_reduce_t *r)
 static int64_t add_strips(mm_reduce_t *r, int64_t n, int64_t row, int64_t rows)
 {
     for (const int64_t end = row + rows; row < end; row += TWI_STRIP_ROWS)
-        r->strips[n++] = (mm_strip_t){.row = row, .rows = least(end - row, TWI_STRIP_ROWS), .before = row};
+        r->strips[n++] = (mm_strip_t){.row = row, .rows = twi_least(end - row, TWI_STRIP_ROWS)};
     return n;
 }
 
@@ -184,15 +179,15 @@ tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for %d shares", op->size);
     choose(op, r, owner_rows > 0 ? owner_rows : twi_ceil_div(op->problem.product.m, op->size));
     cut_columns(op, r);
+    if (op->slot_bytes_each > op->ops->slots_bytes)
+        return twi_fail(TW_ERR_NO_MEMORY, "%s needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu", op->class->name,
+                        op->slot_bytes_each, op->ops->slots_bytes);
     cut_shares(op, r, share_rows(op, r, owner_rows));
     r->n_strips = count_strips(op, r);
     r->strips = calloc((size_t)r->n_strips + 1, sizeof *r->strips);
     if (!r->strips)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld strips", (long long)r->n_strips);
     fill_strips(op, r);
-    if (op->slot_bytes_each > op->ops->slots_bytes)
-        return twi_fail(TW_ERR_NO_MEMORY, "%s needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu", op->class->name,
-                        op->slot_bytes_each, op->ops->slots_bytes);
     TW_TRY(twi_products_create(op, &r->products, r->n_strips, r->schedule.rounds, r->round_cols));
     TW_TRY(allocate(op, r));
     list_sends(op, r);

@@ -2,6 +2,7 @@
 /* Tiles of mm_reduce_scatter and mm_all_reduce: to a slot, summed with those of the peers, copied out of it. */
 #include <string.h>
 
+#include "base/sizes.h"
 #include "ops/mm_reduce.h"
 
 /* Scratch tiles of a worker. */
@@ -22,7 +23,7 @@ static char *y_at(const mm_tiles_t *t, int64_t first, int64_t col)
 
 static char *slot_of(const mm_tiles_t *t, int rank)
 {
-    return twi_op_slot(t->op, rank, t->round) + t->strip->before * t->cols * t->r->wire_bytes;
+    return twi_op_slot(t->op, rank, t->round) + t->strip->row * t->cols * t->r->wire_bytes;
 }
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
@@ -119,19 +120,14 @@ static void set_sources(const mm_tiles_t *t, int64_t first, int64_t col, int64_t
         t->worker->sources[p] = tile_at(t, t->bases[p], first, col, cols);
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 void twi_mm_tiles_sum(mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, int64_t cols)
 {
     const twi_gemm_kernel_t *kernel = t->op->plan.kernel;
     find_bases(t);
     for (int64_t c = col; c < col + cols; c += kernel->nr)
         for (int64_t i = first; i < first + rows; i += kernel->mr) {
-            const int64_t block_rows = least(first + rows - i, kernel->mr),
-                          block_cols = least(col + cols - c, kernel->nr);
+            const int64_t block_rows = twi_least(first + rows - i, kernel->mr),
+                          block_cols = twi_least(col + cols - c, kernel->nr);
             char *result = result_at(t, 0, i, c, block_cols);
             set_sources(t, i, c, block_cols);
             sum_rows(t, block_rows, c, block_cols, result);
@@ -164,19 +160,23 @@ void twi_mm_tiles_dequantise(const mm_tiles_t *t, int owner, int64_t first, int6
 {
     const int nr = t->op->plan.kernel->nr;
     for (int64_t c = 0; c < t->cols; c += nr)
-        store_block(t, first, rows, c, least(t->cols - c, nr),
-                    tile_at(t, slot_of(t, owner), first, c, least(t->cols - c, nr)));
+        store_block(t, first, rows, c, twi_least(t->cols - c, nr),
+                    tile_at(t, slot_of(t, owner), first, c, twi_least(t->cols - c, nr)));
 }
 
 /* ---- Tiles of the product ---------------------------------------------------------------------- */
 
-bool twi_mm_partials_there(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64_t round)
+bool twi_mm_partial_lacks(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64_t round, int rank)
 {
-    for (int p = 0; p < op->size; p++) {
-        const int64_t sends = r->n_strips - r->shares[p].n;
-        if (p != op->rank && !twi_op_has_sent(op, p, round * sends + r->needed[own * op->size + p] + 1))
+    const int64_t sends = r->n_strips - r->shares[rank].n;
+    return rank != op->rank && !twi_op_has_sent(op, rank, round * sends + r->needed[own * op->size + rank] + 1);
+}
+
+static bool partials_there(const mm_tiles_t *t)
+{
+    for (int p = 0; p < t->op->size; p++)
+        if (twi_mm_partial_lacks(t->op, t->r, t->index, t->round, p))
             return false;
-    }
     return true;
 }
 
@@ -185,7 +185,7 @@ static void look_for_partials(mm_tiles_t *t, int64_t col, int64_t cols)
 {
     if (t->index < 0 || t->fused || t->r->defer)
         return;
-    t->fused = twi_mm_partials_there(t->op, t->r, t->index, t->round);
+    t->fused = partials_there(t);
     if (t->fused)
         find_bases(t);
     else

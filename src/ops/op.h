@@ -101,7 +101,6 @@ struct twi_op {
     twi_gemm_plan_t shared_plan; /* of the shared expert */
     void *state;                 /* of the class */
 
-    int64_t strip_rows;       /* most rows of a strip */
     int64_t n_rounds;         /* of this rank's slots */
     const size_t *slot_bytes; /* [n_rounds], or the same for all: */
     size_t slot_bytes_each;
@@ -183,8 +182,8 @@ static inline char *twi_op_slot(const twi_op_t *op, int rank, int64_t round)
 
 /* ops.c: memory for n queues, all empty. */
 tw_status_t twi_op_queues(twi_op_t *op, int n);
-/* Memory of the workers: grows to what the plans of the operator need. Strips have at most strip_rows rows. */
-tw_status_t twi_op_worker_memory(twi_op_t *op, int64_t strip_rows);
+/* Memory of the workers: grows to what the plans of the operator need. */
+tw_status_t twi_op_worker_memory(twi_op_t *op);
 
 /* ops_trace.c: 0 when nothing is traced. */
 uint64_t twi_trace_begin(const twi_op_t *op);

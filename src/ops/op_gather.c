@@ -62,10 +62,7 @@ static void run_show(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
     char *to = twi_gather_row(op, g, op->rank, first);
     const uint64_t begin = twi_trace_begin(op);
     (void)peer;
-    if (step == g->row_bytes)
-        memcpy(to, from, (size_t)(rows * step));
-    for (int64_t i = 0; step != g->row_bytes && i < rows; i++)
-        memcpy(to + i * g->row_bytes, from + i * step, (size_t)g->row_bytes);
+    twi_gather_copy_rows(to, g->row_bytes, from, step, rows, g->row_bytes);
     if (g->token_bytes > 0)
         memcpy(twi_gather_token(op, g, op->rank, first), g->own_token + first, (size_t)rows * sizeof(float));
     twi_trace_end(op, begin, "send", worker, -1, &(twi_gemm_strip_t){.row = first, .rows = rows, .cols = product->k});
@@ -265,7 +262,7 @@ static tw_status_t create(twi_op_t *op, bool grouped)
     TW_TRY(twi_shared_create(op, &g->shared));
     TW_TRY(twi_units_create(&op->sent, &twi_board(op->transport, op->rank)->sent, n_shown(op, g)));
     TW_TRY(make_queues(op, g));
-    return twi_op_worker_memory(op, TWI_STRIP_ROWS);
+    return twi_op_worker_memory(op);
 }
 
 static tw_status_t create_all_gather(twi_op_t *op)

@@ -17,8 +17,6 @@
 #include "ops/panels.h"
 #include "ops/shared_expert.h"
 
-enum { LINE = 64 };
-
 /* A strip of some rank, as all ranks see it. */
 typedef struct strip {
     int64_t expert;
@@ -96,7 +94,7 @@ static void walk_rows(walk_t *w, int64_t first, int64_t end, each_fn each, void 
 {
     for (w->at.first = first; w->at.first < end; w->at.first += w->strip_rows) {
         w->at.rows = end - w->at.first < w->strip_rows ? end - w->at.first : w->strip_rows;
-        const size_t bytes = (size_t)twi_round_up(w->at.rows * w->row_bytes, LINE);
+        const size_t bytes = (size_t)twi_round_up(w->at.rows * w->row_bytes, TWI_OPS_LINE);
         if (w->end > 0 && (int64_t)(w->end + bytes) > w->round_bytes) {
             w->at.round++;
             w->end = 0;
@@ -128,7 +126,7 @@ static void walk_all(walk_t *w, size_t lists_bytes, each_fn each, void *arg)
 static walk_t walk_of(const twi_op_t *op, const gmm_t *g, int rank, sized_t *order)
 {
     const int64_t half = (int64_t)(op->ops->slots_bytes / 2);
-    const int64_t fit = g->row_bytes > 0 ? (half - LINE) / g->row_bytes : TWI_STRIP_ROWS;
+    const int64_t fit = g->row_bytes > 0 ? (half - TWI_OPS_LINE) / g->row_bytes : TWI_STRIP_ROWS;
     int64_t limit = half;
     const int64_t *send = twi_counts_of(op, &g->counts, rank, 0);
     if (op->problem.rounds > 1) {
@@ -163,7 +161,7 @@ static void list_strip(void *arg, const strip_t *strip)
     gmm_t *g = listing->g;
     if (g->strips) {
         g->strips[listing->n] = *strip;
-        const size_t end = strip->at + (size_t)twi_round_up(strip->rows * g->row_bytes, LINE);
+        const size_t end = strip->at + (size_t)twi_round_up(strip->rows * g->row_bytes, TWI_OPS_LINE);
         g->slot_bytes[strip->round] = end > g->slot_bytes[strip->round] ? end : g->slot_bytes[strip->round];
     }
     listing->n++;
@@ -543,7 +541,7 @@ static tw_status_t create(twi_op_t *op)
     TW_TRY(twi_shared_create(op, &g->shared));
     TW_TRY(twi_units_create(&op->sent, &twi_board(op->transport, op->rank)->sent, op->size > 1 ? g->n_strips : 0));
     TW_TRY(make_queues(op, g));
-    return twi_op_worker_memory(op, TWI_STRIP_ROWS);
+    return twi_op_worker_memory(op);
 }
 
 static void start(twi_op_t *op)

@@ -153,13 +153,6 @@ static bool sends_left(const twi_op_t *op, const mm_reduce_t *r, int64_t rounds)
            rounds * r->n_sends * r->products.n_chunks;
 }
 
-static bool partial_lacks(twi_op_t *op, const mm_reduce_t *r, const place_t *at, int rank)
-{
-    const int64_t sends = r->n_strips - r->shares[rank].n;
-    return rank != op->rank &&
-           !twi_op_has_sent(op, rank, at->round * sends + r->needed[at->strip * op->size + rank] + 1);
-}
-
 static bool own_lacks(twi_op_t *op, int peer, int64_t item, int rank)
 {
     const mm_reduce_t *r = state_of(op);
@@ -169,7 +162,7 @@ static bool own_lacks(twi_op_t *op, int peer, int64_t item, int rank)
         return true;
     if (r->defer) /* later rounds may wait for the slot of this one */
         return rank == op->rank && sends_left(op, r, at.round + 1);
-    return sends_left(op, r, op->n_rounds) && partial_lacks(op, r, &at, rank);
+    return sends_left(op, r, op->n_rounds) && twi_mm_partial_lacks(op, r, at.strip, at.round, rank);
 }
 
 /* Chunks of an own strip are summed: when all are, peers may copy it. */
@@ -207,7 +200,7 @@ static bool sum_lacks(twi_op_t *op, int peer, int64_t item, int rank)
     (void)peer;
     if (rank == op->rank || !computed)
         return !computed;
-    return r->late[item] > 0 && partial_lacks(op, r, &at, rank);
+    return r->late[item] > 0 && twi_mm_partial_lacks(op, r, at.strip, at.round, rank);
 }
 
 static void run_sum(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
@@ -321,7 +314,7 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     TW_TRY(twi_reads_create(&op->reads, op->n_rounds));
     count_reads(op, r);
     TW_TRY(make_queues(op, r));
-    return twi_op_worker_memory(op, TWI_STRIP_ROWS);
+    return twi_op_worker_memory(op);
 }
 
 static tw_status_t create_reduce_scatter(twi_op_t *op)

@@ -91,7 +91,7 @@ typedef struct layout {
     size_t gemm, panels, rows, tile, sources;
 } layout_t;
 
-static layout_t worker_layout(const twi_op_t *op, int64_t strip_rows)
+static layout_t worker_layout(const twi_op_t *op)
 {
     const twi_gemm_plan_t *plans[] = {&op->plan, op->problem.has_shared ? &op->shared_plan : &op->plan};
     layout_t layout = {
@@ -101,7 +101,7 @@ static layout_t worker_layout(const twi_op_t *op, int64_t strip_rows)
     for (size_t i = 0; i < 2; i++) {
         const twi_gemm_plan_t *plan = plans[i];
         const int mr = plan->kernel->mr;
-        const size_t panels = lines(twi_ceil_div(strip_rows, mr) * plan->panel_bytes);
+        const size_t panels = lines(twi_ceil_div(TWI_STRIP_ROWS, mr) * plan->panel_bytes);
         const size_t rows = lines(mr * plan->problem->k * twi_gemm_kind_bytes(plan->problem->kind));
         layout.gemm = plan->worker_bytes > layout.gemm ? plan->worker_bytes : layout.gemm;
         layout.panels = panels > layout.panels ? panels : layout.panels;
@@ -131,10 +131,9 @@ static bool place_worker(twi_op_worker_t *worker, const layout_t *layout)
 }
 
 /* One operator runs at a time, so all share the memory; each places it anew when it starts, or before if none runs. */
-tw_status_t twi_op_worker_memory(twi_op_t *op, int64_t strip_rows)
+tw_status_t twi_op_worker_memory(twi_op_t *op)
 {
-    const layout_t layout = worker_layout(op, strip_rows);
-    op->strip_rows = strip_rows;
+    const layout_t layout = worker_layout(op);
     if (op->ops->running)
         return TW_OK;
     for (int i = 0; i < op->ops->n_workers; i++)
@@ -208,7 +207,7 @@ tw_status_t twi_op_start(twi_op_t *op)
         return twi_fail(TW_ERR_STATE, "%s: %s runs on communicator '%s' and was not waited for", op->class->name,
                         ops->running->class->name, ops->transport->name);
     reset(op);
-    TW_TRY(twi_op_worker_memory(op, op->strip_rows));
+    TW_TRY(twi_op_worker_memory(op));
     op->call = ops->n_calls++;
     if (op->class->start)
         op->class->start(op);

@@ -6,23 +6,19 @@
 #include <stdio.h>
 #include <string.h>
 
-static uint64_t mix(uint64_t hash, uint64_t value)
-{
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 29;
-}
+#include "base/hash.h"
 
 static uint64_t hash_of(const twi_call_entry_t *entry)
 {
-    uint64_t hash = mix(0x6f70u, entry->kind);
-    hash = mix(hash, entry->types);
-    hash = mix(hash, (uint64_t)entry->wire << 32 | (uint32_t)entry->rounds);
-    hash = mix(hash, (uint64_t)entry->m);
-    hash = mix(hash, (uint64_t)entry->k);
-    hash = mix(hash, (uint64_t)entry->n);
-    hash = mix(hash, (uint64_t)entry->experts);
+    uint64_t hash = twi_hash_mix(0x6f70u, entry->kind);
+    hash = twi_hash_mix(hash, entry->types);
+    hash = twi_hash_mix(hash, (uint64_t)entry->wire << 32 | (uint32_t)entry->rounds);
+    hash = twi_hash_mix(hash, (uint64_t)entry->m);
+    hash = twi_hash_mix(hash, (uint64_t)entry->k);
+    hash = twi_hash_mix(hash, (uint64_t)entry->n);
+    hash = twi_hash_mix(hash, (uint64_t)entry->experts);
     for (size_t i = 0; i < sizeof entry->kernel; i++)
-        hash = mix(hash, (uint8_t)entry->kernel[i]);
+        hash = twi_hash_mix(hash, (uint8_t)entry->kernel[i]);
     return hash;
 }
 

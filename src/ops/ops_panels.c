@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Panels: addresses, and copies out of them. See panels.h. */
+#include "base/sizes.h"
 #include "ops/panels.h"
 
 enum { GROUP_PANELS = 8 }; /* that are copied side by side */
@@ -13,21 +14,17 @@ void twi_panel_touch(twi_gemm_place_t *place, const void *block, int64_t bytes, 
             (twi_gemm_touch_t){.at = line, .step = TWI_OPS_LINE, .n = (int)n, .write = write};
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The next block of at most mr rows of a panel: rows of `bytes` bytes, one after the other. */
 static twi_rows_t block_at(const twi_panels_t *p)
 {
-    const int64_t row = p->first + p->next_row, cols = least(p->nr, p->n - p->next_col), bytes = cols * p->item_bytes;
+    const int64_t row = p->first + p->next_row, cols = twi_least(p->nr, p->n - p->next_col),
+                  bytes = cols * p->item_bytes;
     return (twi_rows_t){
         .dst = p->dst + p->next_row * p->dst_step + p->next_col * p->item_bytes,
         .dst_step = p->dst_step,
         .src = twi_panel_at(p->strip, p->strip_rows, row, p->next_col, cols, p->tile_bytes),
         .src_step = bytes,
-        .n = least(p->mr, p->rows - p->next_row),
+        .n = twi_least(p->mr, p->rows - p->next_row),
         .bytes = (size_t)bytes,
     };
 }
@@ -61,7 +58,7 @@ static void copy_groups(const twi_panels_t *p, twi_copy_rows_fn copy)
             .dst_step = bytes,
             .src = twi_panel_at(p->strip, p->strip_rows, p->first, col, p->nr, p->item_bytes),
             .src_step = p->strip_rows * bytes,
-            .n = least(GROUP_PANELS, whole - panel),
+            .n = twi_least(GROUP_PANELS, whole - panel),
             .bytes = (size_t)bytes,
         };
         for (int64_t i = 0; i < p->rows; i++) {

@@ -6,22 +6,17 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/hash.h"
 #include "task/engine.h"
-
-static uint64_t mix(uint64_t hash, uint64_t value)
-{
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 29;
-}
 
 uint64_t twi_entry_hash(const twi_entry_t *entry)
 {
-    uint64_t hash = mix(0x7469u, entry->command);
-    hash = mix(hash, (uint64_t)entry->dtype << 32 | entry->op);
-    hash = mix(hash, entry->count);
-    hash = mix(hash, entry->repeat);
-    hash = mix(hash, entry->number);
-    return mix(hash, entry->first);
+    uint64_t hash = twi_hash_mix(0x7469u, entry->command);
+    hash = twi_hash_mix(hash, (uint64_t)entry->dtype << 32 | entry->op);
+    hash = twi_hash_mix(hash, entry->count);
+    hash = twi_hash_mix(hash, entry->repeat);
+    hash = twi_hash_mix(hash, entry->number);
+    return twi_hash_mix(hash, entry->first);
 }
 
 static const char *command_name(uint32_t command)
