@@ -85,7 +85,7 @@ endif()
 # What these count happens in functions of the library.
 foreach(name test_ops_stream model_ops_stream)
     if(TARGET ${name})
-        target_link_options(${name} PRIVATE -Wl,--wrap=twi_gemm_streams,--wrap=twi_panels_put_rows)
+        target_link_options(${name} PRIVATE -Wl,--wrap=twi_gemm_streams,--wrap=twi_panels_lines)
     endif()
 endforeach()
 

@@ -39,6 +39,9 @@ typedef struct twi_gemm_part {
     int rows, cols;
     void *out; /* of element (row, col), any alignment that its type has */
     int64_t ld_out;
+    void *also; /* another place for the same; NULL: none */
+    int64_t ld_also;
+    int stream; /* rows of both are whole lines, and may be stored around the caches */
     /* Results to be added up, our own being number `own` of them, which is not looked at; NULL: none. */
     const void *const *addends; /* of element (row - addend_row, col) */
     int n_addends, own;

@@ -8,9 +8,13 @@
  *   cut_t, cut(n)          how to touch the first n columns of a pair only, 1 <= n <= 2 * EPI_LANES
  *   get32, put32           (whole, cut, p[, pair]): a pair of 32-bit elements; `whole` is a constant,
  *                          and `cut` counts only without it
- *   get_f16, get_bf16, put_f16, put_bf16          the same of 16-bit ones, widened to fp32 and rounded
+ *   get_f16, get_bf16      the same of 16-bit ones, widened to fp32
+ *   half_t, half_f16, half_bf16   (pair): a pair rounded to 16 bits; put16 (whole, cut, p, half) stores it
+ *   stream16, stream32     (p, half or pair): the same of whole lines, around the caches if the level can
  *   round_f16, round_bf16  (u32v): fp32 rounded to the type, as fp32
  *   int_to_f32             (u32v): int32 to fp32, rounded
+ *   EPI_ADD_BF16           if there is add_bf16 (part, at, pair, half_out): whole pairs of addends the short way;
+ *                          false where only the long way gives the right bits
  *
  * What a tile needs is decided once a tile, and each common need has a loop of its own. In the loops
  * for the rest, an absent step is done with the operand that changes nothing: 0 for ibias, 1 for
@@ -108,14 +112,47 @@ INLINE pair_t rounded(uint32_t type, pair_t v)
     return type == TWI_BFP16 ? (pair_t){round_bf16(v.lo), round_bf16(v.hi)} : v;
 }
 
-INLINE void put_out(uint32_t type, bool whole, cut_t some, void *p, pair_t v)
+/* Where a row goes. */
+typedef struct places {
+    char *out, *also; /* also: or NULL */
+    int64_t out_step, also_step;
+    bool stream;
+} places_t;
+
+INLINE void put_half(const places_t *to, bool whole, cut_t some, half_t v)
+{
+    if (whole && to->stream) {
+        stream16(to->out, v);
+        if (to->also)
+            stream16(to->also, v);
+        return;
+    }
+    put16(whole, some, to->out, v);
+    if (to->also)
+        put16(whole, some, to->also, v);
+}
+
+INLINE void put_pair(const places_t *to, bool whole, cut_t some, pair_t v)
+{
+    if (whole && to->stream) {
+        stream32(to->out, v);
+        if (to->also)
+            stream32(to->also, v);
+        return;
+    }
+    put32(whole, some, to->out, v);
+    if (to->also)
+        put32(whole, some, to->also, v);
+}
+
+INLINE void put_out(uint32_t type, const places_t *to, bool whole, cut_t some, pair_t v)
 {
     if (type == TWI_FP16)
-        put_f16(whole, some, p, v);
+        put_half(to, whole, some, half_f16(v));
     else if (type == TWI_BFP16)
-        put_bf16(whole, some, p, v);
+        put_half(to, whole, some, half_bf16(v));
     else
-        put32(whole, some, p, v);
+        put_pair(to, whole, some, v);
 }
 
 INLINE u32v one_nan(u32v v)
@@ -140,6 +177,21 @@ INLINE pair_t added(uint32_t type, const twi_gemm_part_t *part, int64_t at, bool
     return part->n_addends > 1 ? (pair_t){one_nan(sum.lo), one_nan(sum.hi)} : sum;
 }
 
+/* The sum of addends to its places, the short way; false: nothing is done. */
+INLINE bool add_shortly(const plan_t plan, const twi_gemm_part_t *part, int64_t at, const places_t *to, bool whole,
+                        cut_t some, pair_t own)
+{
+#ifdef EPI_ADD_BF16
+    half_t sum;
+    if (plan.out_type == TWI_BFP16 && whole && add_bf16(part, at, own, &sum)) {
+        put_half(to, whole, some, sum);
+        return true;
+    }
+#endif
+    (void)plan, (void)part, (void)at, (void)to, (void)whole, (void)some, (void)own;
+    return false;
+}
+
 /* All rows of the columns [j, j + PAIR) of the part, or of the first of them that `some` tells. */
 INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int j,
                            bool whole, cut_t some)
@@ -148,15 +200,23 @@ INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, cons
     const int64_t out_bytes = (int64_t)twi_dtype_bytes(plan.out_type);
     const int64_t x3_bytes = (int64_t)twi_dtype_bytes(plan.x3_type);
     const char *acc = (const char *)part->acc + (int64_t)j * 4;
-    char *out = (char *)part->out + j * out_bytes;
+    places_t to = {
+        .out = (char *)part->out + j * out_bytes,
+        .also = part->also ? (char *)part->also + j * out_bytes : NULL,
+        .out_step = part->ld_out * out_bytes,
+        .also_step = part->also ? part->ld_also * out_bytes : 0,
+        .stream = part->stream,
+    };
     const char *x3 = NULL;
     if (plan.x3_type != NO_X3)
         x3 = (const char *)e->x3 + (part->row * e->x3_ld + part->col + j) * x3_bytes;
     const float *token = e->token ? e->token + part->row : NULL;
     pair_t token_pair = {splat(0x3f800000u), splat(0x3f800000u)};
-    const int64_t acc_step = part->ld_acc * 4, out_step = part->ld_out * out_bytes, x3_step = e->x3_ld * x3_bytes;
+    const int64_t acc_step = part->ld_acc * 4, x3_step = e->x3_ld * x3_bytes;
+    const int64_t addend_step = part->ld_addend * out_bytes;
+    int64_t at = (part->addend_row * part->ld_addend + j) * out_bytes; /* in the addends */
     const int rows = part->rows;
-    for (int r = 0; r < rows; r++, acc += acc_step, out += out_step) {
+    for (int r = 0; r < rows; r++, acc += acc_step, to.out += to.out_step, to.also += to.also_step, at += addend_step) {
         if (plan.steps == INT_TOKEN || (plan.steps == INT_ALL && token))
             token_pair.lo = token_pair.hi = splat(twi_f32_bits(token[r]));
         pair_t v = values(plan.steps, get32(whole, some, acc), &columns, token_pair);
@@ -164,10 +224,11 @@ INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, cons
             v = add(rounded(plan.out_type, v), get_x3(plan.x3_type, whole, some, x3));
             x3 += x3_step;
         }
+        if (plan.adds && add_shortly(plan, part, at, &to, whole, some, v))
+            continue;
         if (plan.adds)
-            v = added(plan.out_type, part, ((part->addend_row + r) * part->ld_addend + j) * out_bytes, whole, some,
-                      rounded(plan.out_type, v));
-        put_out(plan.out_type, whole, some, out, v);
+            v = added(plan.out_type, part, at, whole, some, rounded(plan.out_type, v));
+        put_out(plan.out_type, &to, whole, some, v);
     }
 }
 

@@ -33,10 +33,7 @@ typedef struct twi_gemm_tile {
     void *out; /* its first element */
     int64_t ld_out;
     int group; /* of rows */
-    /* As the hook's place said. */
-    int tag;
-    const void *const *addends;
-    int n_addends, own;
+    int tag;   /* as the hook's place said */
 } twi_gemm_tile_t;
 
 #define TWI_GEMM_TOUCH_MAX 16 /* ranges */
@@ -45,31 +42,22 @@ typedef struct twi_gemm_tile {
 typedef struct twi_gemm_place {
     void *out;
     int64_t ld_out;
+    void *also; /* another place for the same; NULL: none */
+    int64_t ld_also;
+    bool stream; /* rows of both are whole lines, and are stored around the caches if the level can */
+    int tag;     /* for the hook itself */
     /* Lines that the hook will use, prefetched during the last k-block. */
     twi_gemm_touch_t touch[TWI_GEMM_TOUCH_MAX];
     int n_touch;
-    /* For the hook itself; not 0, from some tile of the strip on: finished on the side, if the kernel can. */
-    int tag;
     /* Addends of the epilogue: tiles whose rows have as many elements as this one; they stay until it is done. */
     const void *const *addends;
     int n_addends, own;
 } twi_gemm_place_t;
 
-#define TWI_GEMM_PUT_MAX 4 /* ranges */
-
 /*
- * Lines that are stored around the caches during the next call of the kernel. What is at `from` stays until two
- * more tiles of the strip are done, or the strip.
- */
-typedef struct twi_gemm_put {
-    int n;
-    twi_gemm_move_t moves[TWI_GEMM_PUT_MAX];
-} twi_gemm_put_t;
-
-/*
- * Called by the worker that computes the tile, from several workers at a time. A tile may be finished during
- * the call of the kernel for the next one, some rows at a time: then its `place` comes before the `rows` and
- * `done` of the one before it.
+ * Called by the worker that computes the tile, from several workers at a time. Kernels that can finish a tile
+ * during the call for the next one, some rows at a time: then its `place` comes before the `rows` and `done` of
+ * the one before it.
  */
 typedef struct twi_gemm_hook {
     void *user;
@@ -77,8 +65,8 @@ typedef struct twi_gemm_hook {
     void (*place)(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place);
     /* Rows first..first+rows-1 of the tile are stored at tile->out; all rows in turn. May be NULL. */
     void (*rows)(void *user, const twi_gemm_tile_t *tile, int first, int rows);
-    /* The tile is stored at tile->out. May be NULL. `put` may be filled; NULL: this kernel cannot. */
-    void (*done)(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put);
+    /* The tile is stored at tile->out. May be NULL. */
+    void (*done)(void *user, const twi_gemm_tile_t *tile);
 } twi_gemm_hook_t;
 
 /*
@@ -118,14 +106,14 @@ typedef struct twi_gemm_plan {
     const twi_gemm_convert_t *convert;
     twi_gemm_finish_fn *finish;
     twi_gemm_blocks_t blocks;
-    int64_t k_pad;              /* whole steps */
-    int64_t panel_bytes;        /* of A: mr rows of k_pad lanes */
-    int64_t stored_bytes;       /* of an element of B in its stored panel */
-    bool direct;                /* stored panels of the weight are used as they are */
-    bool quantised;             /* int8 weights of products of floats */
-    twi_gemm_stream_fn *stream; /* stores what is left of a put; NULL: the kernel cannot put lines */
-    bool streams;               /* tiles of C are written around the caches */
-    size_t worker_bytes;        /* of memory that a worker needs */
+    int64_t k_pad;        /* whole steps */
+    int64_t panel_bytes;  /* of A: mr rows of k_pad lanes */
+    int64_t stored_bytes; /* of an element of B in its stored panel */
+    bool direct;          /* stored panels of the weight are used as they are */
+    bool quantised;       /* int8 weights of products of floats */
+    bool asides;          /* the kernel can finish a tile during its call for the next one */
+    bool streams;         /* tiles of C are written around the caches */
+    size_t worker_bytes;  /* of memory that a worker needs */
 } twi_gemm_plan_t;
 
 /* Memory of a team's products, kept between them. One product at a time. */

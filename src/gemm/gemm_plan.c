@@ -86,22 +86,12 @@ static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
     return blocks;
 }
 
-static twi_gemm_stream_fn *choose_stream(const twi_gemm_plan_t *plan)
-{
-#if defined(__x86_64__)
-    if ((plan->kernel->flags & TWI_KERNEL_AMX) && plan->k_pad > 0)
-        return twi_gemm_stream__avx512;
-#endif
-    (void)plan;
-    return NULL;
-}
-
 /* Whole lines of C, and so many of them that they would not stay in a cache. */
 bool twi_gemm_streams(const twi_gemm_plan_t *plan, const void *c, int64_t ldc, int64_t rows, uint32_t type)
 {
     const int64_t row = ldc * (int64_t)twi_dtype_bytes(type);
     const bool whole = (uintptr_t)c % LINE_BYTES == 0 && row % LINE_BYTES == 0 && row > 0;
-    return plan->stream && whole && rows >= (int64_t)twi_config()->stream_bytes / row;
+    return plan->asides && whole && rows >= (int64_t)twi_config()->stream_bytes / row;
 }
 
 void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
@@ -120,7 +110,7 @@ void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
     plan.direct = problem->weight && !plan.quantised && !twi_gemm_lanes_differ(kernel, problem->kind);
     plan.panel_bytes = twi_round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
     plan.blocks = choose_blocks(&plan);
-    plan.stream = choose_stream(&plan);
+    plan.asides = (kernel->flags & TWI_KERNEL_AMX) && plan.k_pad > 0;
     plan.streams =
         !problem->hook && twi_gemm_streams(&plan, problem->c, problem->ldc, problem->m, problem->epilogue.out_type);
     plan.worker_bytes = twi_gemm_worker_bytes(&plan);

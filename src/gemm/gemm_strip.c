@@ -25,18 +25,14 @@ typedef struct memory {
     void *stored, *dequant, *lanes;
     float *scale, *offset; /* of one panel, each column kb times */
     int64_t *spread;       /* which those are: column, row of scales */
-    char *tiles[2];        /* finished ones on their way around the caches, in turn */
     struct later *later;   /* the tile that is finished during the next call of the kernel */
-    twi_gemm_put_t *put;   /* what the next call of the kernel stores */
 } memory_t;
 
 /* A tile whose sums are there. */
 typedef struct later {
-    bool any;
     twi_gemm_tile_t tile;
-    const void *acc;
-    int next_row;
-    int turn; /* of memory_t.tiles */
+    twi_gemm_part_t part; /* of the rows that are left */
+    int left;             /* rows; 0: there is no such tile */
 } later_t;
 
 /* What is the same for all calls of a strip. */
@@ -197,76 +193,45 @@ static void place_tile(const work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t 
     tile->out = w->problem->c ? (char *)w->problem->c + (tile->row * tile->ld_out + tile->col) * item_bytes : NULL;
     place_out->out = tile->out;
     place_out->ld_out = tile->ld_out;
-    place_out->n_touch = place_out->tag = place_out->n_addends = place_out->own = 0;
+    place_out->also = NULL;
+    place_out->stream = false;
+    place_out->n_touch = place_out->tag = 0;
     place_out->addends = NULL;
     if (hook) {
         hook->place(hook->user, tile, place_out);
         tile->out = place_out->out;
         tile->ld_out = place_out->ld_out;
-    } else if (!w->plan->streams) {
+        tile->tag = place_out->tag;
+    } else if (w->plan->streams && tile->cols * item_bytes % LINE_BYTES == 0) {
+        place_out->stream = true;
+    } else {
         place_out->n_touch = lines_of(tile, item_bytes, place_out->touch);
     }
-}
-
-/* Whether the tile is whole lines, and C is large: then it waits in memory.tiles. */
-static bool waits(const work_t *w, const twi_gemm_tile_t *tile)
-{
-    return !w->hook && w->plan->streams &&
-           tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type) % LINE_BYTES == 0;
-}
-
-static void put_tile(const work_t *w, const twi_gemm_tile_t *tile, const char *from)
-{
-    const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
-    const int64_t row_bytes = tile->cols * item_bytes;
-    twi_gemm_put_t *put = w->memory.put;
-    for (int64_t at = 0; at < row_bytes; at += LINE_BYTES)
-        put->moves[put->n++] = (twi_gemm_move_t){
-            .from = from + at,
-            .from_step = row_bytes,
-            .to = (char *)tile->out + at,
-            .to_step = tile->ld_out * item_bytes,
-            .n = tile->rows,
-        };
 }
 
 /* The next rows of the tile that is finished later. */
 static void finish_rows(const work_t *w, int rows)
 {
     later_t *later = w->memory.later;
-    const twi_gemm_tile_t *tile = &later->tile;
-    const int first = later->next_row;
-    const bool wait = waits(w, tile);
-    char *out = wait ? w->memory.tiles[later->turn] : tile->out;
-    const int64_t ld = wait ? tile->cols : tile->ld_out;
-    const twi_gemm_part_t part = {
-        .acc = (const char *)later->acc + (size_t)(first * w->kernel->nr) * 4,
-        .ld_acc = w->kernel->nr,
-        .row = tile->row + first,
-        .col = tile->col,
-        .rows = tile->rows - first < rows ? tile->rows - first : rows,
-        .cols = tile->cols,
-        .out = out + first * ld * (int64_t)twi_dtype_bytes(w->epilogue.out_type),
-        .ld_out = ld,
-        .addends = tile->addends,
-        .n_addends = tile->n_addends,
-        .own = tile->own,
-        .addend_row = first,
-        .ld_addend = tile->cols,
-        .addend_ahead = tile->rows * tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type),
-    };
-    w->plan->finish(&w->epilogue, &part);
-    if (w->hook && w->hook->rows)
-        w->hook->rows(w->hook->user, tile, first, part.rows);
-    later->next_row += part.rows;
-    if (later->next_row < tile->rows)
+    twi_gemm_part_t *part = &later->part;
+    const twi_gemm_hook_t *hook = w->hook;
+    part->rows = later->left < rows ? later->left : rows;
+    w->plan->finish(&w->epilogue, part);
+    if (hook && hook->rows)
+        hook->rows(hook->user, &later->tile, (int)(part->row - later->tile.row), part->rows);
+    later->left -= part->rows;
+    if (later->left == 0) {
+        if (hook && hook->done)
+            hook->done(hook->user, &later->tile);
         return;
-    if (wait)
-        put_tile(w, tile, out);
-    if (w->hook && w->hook->done)
-        w->hook->done(w->hook->user, tile, w->memory.put);
-    later->turn ^= 1;
-    later->any = false;
+    }
+    const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
+    part->acc = (const char *)part->acc + part->rows * part->ld_acc * 4;
+    part->row += part->rows;
+    part->out = (char *)part->out + part->rows * part->ld_out * item_bytes;
+    if (part->also)
+        part->also = (char *)part->also + part->rows * part->ld_also * item_bytes;
+    part->addend_row += part->rows;
 }
 
 static void finish_slice(void *work)
@@ -274,18 +239,30 @@ static void finish_slice(void *work)
     finish_rows(work, SLICE_ROWS);
 }
 
-/*
- * The tile's sums are there. What a hook adds to finishing it is worth doing during the next call of kernels that
- * can; to cut an ordinary tile into slices costs as much as it hides.
- */
-static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const void *acc)
+/* The tile's sums are there: it is finished during the next call of kernels that can, otherwise at once. */
+static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const twi_gemm_place_t *place, const void *acc)
 {
     later_t *later = w->memory.later;
-    later->any = true;
     later->tile = *tile;
-    later->acc = acc;
-    later->next_row = 0;
-    if (!w->plan->stream || tile->tag == 0)
+    later->left = tile->rows;
+    later->part = (twi_gemm_part_t){
+        .acc = acc,
+        .ld_acc = w->kernel->nr,
+        .row = tile->row,
+        .col = tile->col,
+        .cols = tile->cols,
+        .out = place->out,
+        .ld_out = place->ld_out,
+        .also = place->also,
+        .ld_also = place->ld_also,
+        .stream = place->stream,
+        .addends = place->addends,
+        .n_addends = place->n_addends,
+        .own = place->own,
+        .ld_addend = tile->cols,
+        .addend_ahead = tile->rows * tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type),
+    };
+    if (!w->plan->asides)
         finish_rows(w, tile->rows);
 }
 
@@ -318,27 +295,6 @@ static void add_touches(twi_gemm_call_t *call, const twi_gemm_place_t *place)
         call->touch_lines += place->touch[i].n;
 }
 
-/* What waits to be put: a copy, because the next list is made during the call. */
-static void add_puts(twi_gemm_call_t *call, twi_gemm_put_t *waiting, twi_gemm_put_t *copy)
-{
-    copy->n = waiting->n;
-    for (int i = 0; i < waiting->n; i++) {
-        copy->moves[i] = waiting->moves[i];
-        call->put_lines += waiting->moves[i].n;
-    }
-    call->put = copy->moves;
-    call->n_put = copy->n;
-    waiting->n = 0;
-}
-
-static void take_place(twi_gemm_tile_t *tile, const twi_gemm_place_t *place)
-{
-    tile->tag = place->tag;
-    tile->addends = place->addends;
-    tile->n_addends = place->n_addends;
-    tile->own = place->own;
-}
-
 /* All panels of A with one panel of B. Each call brings its share of what follows it nearer. */
 static void column_of_tiles(const work_t *w, const block_t *block, const column_t *column)
 {
@@ -360,22 +316,18 @@ static void column_of_tiles(const work_t *w, const block_t *block, const column_
             .ahead_bytes = column->next ? share : 0,
         };
         twi_gemm_place_t place;
-        twi_gemm_put_t put;
         if (block->last) {
             place_tile(w, &tile, &place);
             add_touches(&call, &place);
-            take_place(&tile, &place);
         }
-        if (w->memory.later->any) {
+        if (w->plan->asides) {
             call.aside = finish_slice;
             call.aside_arg = (void *)(uintptr_t)w;
-            call.n_aside = (w->memory.later->tile.rows + SLICE_ROWS - 1) / SLICE_ROWS;
+            call.n_aside = (w->memory.later->left + SLICE_ROWS - 1) / SLICE_ROWS;
         }
-        if (w->plan->stream)
-            add_puts(&call, w->memory.put, &put);
         kernel->run(&call);
         if (block->last)
-            finish_tile(w, &tile, call.acc);
+            finish_tile(w, &tile, &place, call.acc);
     }
 }
 
@@ -394,7 +346,7 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, memory_t *m)
 {
     const twi_gemm_kernel_t *kernel = plan->kernel;
     const twi_gemm_blocks_t *blocks = &plan->blocks;
-    const int64_t tile = (int64_t)kernel->mr * kernel->nr * 4, panel = blocks->kb * kernel->nr;
+    const int64_t panel = blocks->kb * kernel->nr;
     const int64_t scales = plan->quantised ? (int64_t)kernel->nr * kernel->kb * 4 : 0;
     const bool lanes = twi_gemm_lanes_differ(kernel, plan->problem->kind);
     /* Sums that wait: for the next k-block, or for the next pass. */
@@ -402,10 +354,7 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, memory_t *m)
     const int64_t sums_cols = blocks->pass < plan->k_pad ? blocks->nb : kernel->nr;
     size_t at = 0;
     m->sums = part(base, &at, sums_rows * sums_cols * 4);
-    m->tiles[0] = part(base, &at, plan->streams ? tile : 0);
-    m->tiles[1] = part(base, &at, plan->streams ? tile : 0);
     m->later = part(base, &at, (int64_t)sizeof *m->later);
-    m->put = part(base, &at, plan->stream ? (int64_t)sizeof *m->put : 0);
     m->stored = part(base, &at, plan->problem->weight ? 0 : panel * plan->stored_bytes);
     m->dequant = part(base, &at, plan->quantised ? panel * 2 : 0);
     m->scale = part(base, &at, scales);
@@ -425,9 +374,7 @@ static memory_t memory_at(const twi_gemm_plan_t *plan, void *base)
 {
     memory_t m;
     (void)divide(plan, base, &m);
-    if (m.put)
-        m.put->n = 0;
-    *m.later = (later_t){0};
+    m.later->left = 0;
     if (m.spread)
         m.spread[0] = -1;
     return m;
@@ -525,22 +472,6 @@ static void columns(const work_t *w, int64_t col, int64_t end)
     } while (pass.k0 < plan->k_pad);
 }
 
-/* Stores around the caches are in no order with those that follow, which may tell others that they are there. */
-static void fence(void)
-{
-#if defined(__x86_64__)
-    _mm_sfence();
-#endif
-}
-
-static void flush_puts(const work_t *w)
-{
-    twi_gemm_put_t *put = w->memory.put;
-    for (int i = 0; i < put->n; i++)
-        w->plan->stream(&put->moves[i]);
-    put->n = 0;
-}
-
 void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory)
 {
     const work_t work = {
@@ -556,12 +487,8 @@ void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, 
     const int64_t right = strip->col + strip->cols;
     for (int64_t col = strip->col; col < right; col += plan->blocks.nb)
         columns(&work, col, right - col < plan->blocks.nb ? right : col + plan->blocks.nb);
-    if (plan->stream) /* what the tile before the last one left, then the last one */
-        flush_puts(&work);
-    if (work.memory.later->any)
-        finish_rows(&work, work.memory.later->tile.rows);
-    if (plan->stream) {
-        flush_puts(&work);
-        fence();
-    }
+    if (work.memory.later->left > 0)
+        finish_rows(&work, work.memory.later->left);
+    if (plan->asides)
+        twi_stream_fence();
 }

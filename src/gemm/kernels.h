@@ -54,15 +54,6 @@ typedef struct twi_gemm_touch {
     int write; /* they will be written */
 } twi_gemm_touch_t;
 
-/* Lines to be moved; `from` is 64-byte aligned, and so is `to`, and the steps in bytes are multiples of 64. */
-typedef struct twi_gemm_move {
-    const char *from;
-    int64_t from_step;
-    char *to;
-    int64_t to_step;
-    int n;
-} twi_gemm_move_t;
-
 /* One call. `acc` is [mr][nr], 64-byte aligned. */
 typedef struct twi_gemm_call {
     const void *a, *b;
@@ -75,15 +66,8 @@ typedef struct twi_gemm_call {
     int n_touch;
     int touch_lines;
     /*
-     * Lines of an earlier result that go to their places around the caches: memory takes them while the
-     * products go on. Only kernels with TWI_KERNEL_AMX do it, in calls with steps.
-     */
-    const twi_gemm_move_t *put; /* n_put ranges, none of them empty, of put_lines lines in all */
-    int n_put;
-    int put_lines;
-    /*
-     * Other work in small pieces: aside(aside_arg) is called n_aside times between the steps, evenly. For the
-     * same kernels and calls. It may use anything but tile registers.
+     * Other work in small pieces: aside(aside_arg) is called n_aside times between the steps, evenly. Only kernels
+     * with TWI_KERNEL_AMX do it, in calls with steps. It may use anything but tile registers.
      */
     void (*aside)(void *arg);
     void *aside_arg;

@@ -6,12 +6,14 @@
  * computed them, and the owner of a row sums those of all ranks, in the order of the ranks.
  *
  * Rounds are ranges of columns, so that a round has rows of all owners and every rank something to do.
- * Fused, a strip of rows belongs to one owner. A rank computes the strips of rank+1 first and its own
- * when the partials of all peers are there: then they are added while the tile is in cache. When there is
- * nothing else left to compute it goes ahead, and panels whose partials come too late are summed later.
- * Not fused, strips are cut without regard to owners, and everything is summed after the product.
+ * Fused, a strip of rows belongs to one owner. A rank computes the first strips of all others, that of rank+1
+ * before the rest, then the second ones, and so on; then its own, when the partials of all peers are there: they
+ * are added while the tile is in cache. When there is nothing else left to compute it goes ahead, and panels
+ * whose partials come too late are summed later. Not fused, strips are cut without regard to owners, and
+ * everything is summed after the product.
  *
- * The result of mm_all_reduce takes the place of the owner's own partial, where peers copy it from.
+ * The result of mm_all_reduce takes the place of the owner's own partial, where peers copy it from, a piece of a
+ * strip at a time.
  */
 #include "coll/reduce.h"
 #include "ops/model.h"
@@ -41,6 +43,7 @@ typedef struct mm_reduce {
     uint32_t out_type;
     int64_t wire_bytes, out_bytes; /* of an element */
     int64_t round_cols;            /* but for the last round */
+    int64_t piece_cols;            /* of a strip in a round: what peers are told of at a time */
     twi_products_t products;
     mm_strip_t *strips; /* in the order of the slots; the same on all ranks */
     int64_t n_strips;
@@ -52,7 +55,7 @@ typedef struct mm_reduce {
     _Atomic uint8_t *own;       /* [rounds][own strips][chunks] MM_... */
     int64_t *late;              /* the same: columns whose partials were not there yet; written before `own` */
     _Atomic int32_t *send_left; /* [rounds][sends] chunks to compute */
-    _Atomic int32_t *own_left;  /* [rounds][own strips] chunks to sum */
+    _Atomic int32_t *own_left;  /* [own pieces] panels to sum */
     twi_reduce_fn reduce;
     twi_copy_rows_fn copy_rows;
     const twi_wire_kernels_t *wire;
@@ -73,6 +76,24 @@ static inline int64_t twi_mm_round_cols(const twi_op_t *op, const mm_reduce_t *r
     return left < r->round_cols ? left : r->round_cols;
 }
 
+/* A piece of a strip of some share. */
+typedef struct mm_piece {
+    int64_t round, strip;
+    int64_t col, cols; /* of the round */
+} mm_piece_t;
+
+/* Pieces of a strip in a round. */
+int64_t twi_mm_pieces(const twi_op_t *op, const mm_reduce_t *r, int64_t round);
+/* Pieces of all rounds of `strips` strips; the number of one, and the other way round. */
+int64_t twi_mm_all_pieces(const twi_op_t *op, const mm_reduce_t *r, int64_t strips);
+int64_t twi_mm_piece_number(const twi_op_t *op, const mm_reduce_t *r, int64_t strips, const mm_piece_t *piece);
+mm_piece_t twi_mm_piece(const twi_op_t *op, const mm_reduce_t *r, int64_t strips, int64_t number);
+
+enum { MM_QUEUE_SUMS, MM_QUEUE_OWN, MM_QUEUE_SENDS, MM_QUEUE_COPIES }; /* the last for each peer */
+
+/* Rows of a strip that are in a share; *first_out from the strip's first one on. */
+int64_t twi_mm_common_rows(const mm_strip_t *strip, const mm_share_t *share, int64_t *first_out);
+
 /* mm_reduce_tiles.c: what happens to tiles. */
 
 /* The tiles of a strip in one round, as one worker sees them. Columns in it count from the round's first one on. */
@@ -87,21 +108,28 @@ typedef struct mm_tiles {
     int64_t index;            /* of an own strip, else -1 */
     bool fused;               /* partials of the peers are added at once */
     int64_t late;             /* columns before it was so */
-    int turn;                 /* of two results on their way to y */
-    twi_panels_t *aside;      /* results to be copied on the side, or NULL */
+    int64_t told;             /* columns whose sums peers know of; of an own strip */
 } mm_tiles_t;
 
 mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t strip, int64_t round, twi_op_worker_t *worker);
 /* For the product of the strip. */
-extern const twi_gemm_hook_t twi_mm_reduce_hook;
+twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles);
 /* Sums partials of some rows and columns; all of them are in slots. */
 void twi_mm_tiles_sum(mm_tiles_t *tiles, int64_t first, int64_t rows, int64_t col, int64_t cols);
+/* Own columns up to `end` are summed, and stored with a fence if it takes one: tells peers of whole pieces. */
+void twi_mm_tiles_tell(mm_tiles_t *tiles, int64_t end);
 /* The way of results of some rows from their owner. */
-twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, int owner, int64_t first, int64_t rows);
+twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, int owner, int64_t first, int64_t rows,
+                                  const mm_piece_t *piece);
 /* Results of the int8 wire. */
-void twi_mm_tiles_dequantise(const mm_tiles_t *tiles, int owner, int64_t first, int64_t rows);
+void twi_mm_tiles_dequantise(const mm_tiles_t *tiles, int owner, int64_t first, int64_t rows, const mm_piece_t *piece);
 
 /* Whether the partial of own strip `own` in a round is not there yet; our own always is. */
 bool twi_mm_partial_lacks(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64_t round, int rank);
+
+/* mm_reduce_copies.c: results of peers on their way to y. */
+
+bool twi_mm_copy_lacks(twi_op_t *op, int peer, int64_t item, int rank);
+void twi_mm_copy_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
 
 #endif

@@ -6,6 +6,8 @@
 #include "ops/mm_reduce.h"
 
 enum {
+    PIECE_COLUMNS = 512,        /* about that many in a piece, */
+    PIECES_MAX = 16,            /* but no more pieces than that in a strip */
     EVERYTHING_BYTES = 1 << 20, /* of all partials: up to here every rank sums all rows, which saves a leg */
 };
 
@@ -43,6 +45,8 @@ static void cut_columns(twi_op_t *op, mm_reduce_t *r)
     if (r->round_cols > 0)
         r->schedule.rounds = twi_ceil_div(n, r->round_cols);
     op->n_rounds = r->schedule.rounds;
+    const int64_t pieces = r->schedule.fused ? twi_least(twi_ceil_div(r->round_cols, PIECE_COLUMNS), PIECES_MAX) : 1;
+    r->piece_cols = pieces > 0 ? twi_round_up(twi_ceil_div(r->round_cols, pieces), nr) : 0;
     op->slot_bytes_each = (size_t)(op->problem.product.m * twi_least(r->round_cols, n) * r->wire_bytes);
 }
 
@@ -113,7 +117,18 @@ static int64_t list_owned(const twi_op_t *op, mm_reduce_t *r, int64_t *owned)
 
 /* ---- Order ------------------------------------------------------------------------------------- */
 
-/* What this rank computes for others in a round: the strips of rank+1 first. */
+/* Strips that a rank computes for others in a round before strip i of rank + step. */
+static int64_t sends_before(const twi_op_t *op, const mm_reduce_t *r, int rank, int64_t i, int step)
+{
+    int64_t n = 0;
+    for (int s = 1; s < op->size; s++) {
+        const int64_t strips = r->shares[(rank + s) % op->size].n, others = s < step ? i + 1 : i;
+        n += twi_least(strips, others);
+    }
+    return n;
+}
+
+/* What this rank computes for others in a round: the first strips of all, that of rank+1 before the others. */
 static void list_sends(const twi_op_t *op, mm_reduce_t *r)
 {
     if (!r->schedule.fused) {
@@ -123,21 +138,55 @@ static void list_sends(const twi_op_t *op, mm_reduce_t *r)
     }
     for (int step = 1; step < op->size; step++) {
         const mm_share_t *share = &r->shares[(op->rank + step) % op->size];
+        r->n_sends += share->n;
         for (int64_t i = 0; i < share->n; i++)
-            r->sends[r->n_sends++] = r->owned[share->first + i];
+            r->sends[sends_before(op, r, op->rank, i, step)] = r->owned[share->first + i];
     }
 }
 
 /* Which of the sends of each peer our strips are. */
 static void fill_needed(const twi_op_t *op, mm_reduce_t *r)
 {
-    for (int p = 0; r->schedule.fused && p < op->size; p++) {
-        int64_t before = 0;
-        for (int step = 1; step < op->size && (p + step) % op->size != op->rank; step++)
-            before += r->shares[(p + step) % op->size].n;
+    for (int p = 0; r->schedule.fused && p < op->size; p++)
         for (int64_t i = 0; i < r->shares[op->rank].n; i++)
-            r->needed[i * op->size + p] = before + i;
-    }
+            r->needed[i * op->size + p] = sends_before(op, r, p, i, (op->rank - p + op->size) % op->size);
+}
+
+/* ---- Pieces ------------------------------------------------------------------------------------ */
+
+int64_t twi_mm_pieces(const twi_op_t *op, const mm_reduce_t *r, int64_t round)
+{
+    return r->piece_cols > 0 ? twi_ceil_div(twi_mm_round_cols(op, r, round), r->piece_cols) : 0;
+}
+
+int64_t twi_mm_all_pieces(const twi_op_t *op, const mm_reduce_t *r, int64_t strips)
+{
+    return strips * ((op->n_rounds - 1) * twi_mm_pieces(op, r, 0) + twi_mm_pieces(op, r, op->n_rounds - 1));
+}
+
+int64_t twi_mm_piece_number(const twi_op_t *op, const mm_reduce_t *r, int64_t strips, const mm_piece_t *piece)
+{
+    return piece->round * strips * twi_mm_pieces(op, r, 0) + piece->strip * twi_mm_pieces(op, r, piece->round) +
+           piece->col / r->piece_cols;
+}
+
+mm_piece_t twi_mm_piece(const twi_op_t *op, const mm_reduce_t *r, int64_t strips, int64_t number)
+{
+    const int64_t round = number / (strips * twi_mm_pieces(op, r, 0)), pieces = twi_mm_pieces(op, r, round);
+    const int64_t at = number - round * strips * twi_mm_pieces(op, r, 0), col = at % pieces * r->piece_cols;
+    return (mm_piece_t){
+        .round = round,
+        .strip = at / pieces,
+        .col = col,
+        .cols = twi_least(r->piece_cols, twi_mm_round_cols(op, r, round) - col),
+    };
+}
+
+int64_t twi_mm_common_rows(const mm_strip_t *strip, const mm_share_t *share, int64_t *first_out)
+{
+    const int64_t from = strip->row > share->row ? strip->row : share->row;
+    *first_out = from - strip->row;
+    return twi_least(strip->row + strip->rows, share->row + share->rows) - from;
 }
 
 /* ---- All of it --------------------------------------------------------------------------------- */
@@ -152,7 +201,7 @@ static tw_status_t allocate(const twi_op_t *op, mm_reduce_t *r)
     r->needed = calloc(own * (size_t)op->size, sizeof *r->needed);
     r->own = calloc(rounds * own * chunks, sizeof *r->own);
     r->late = calloc(rounds * own * chunks, sizeof *r->late);
-    r->own_left = calloc(rounds * own, sizeof *r->own_left);
+    r->own_left = calloc((size_t)twi_mm_all_pieces(op, r, r->shares[op->rank].n) + 1, sizeof *r->own_left);
     r->send_left = calloc(rounds * strips, sizeof *r->send_left);
     const bool ok = r->owned && r->sends && r->needed && r->own && r->late && r->own_left && r->send_left;
     if (!ok)

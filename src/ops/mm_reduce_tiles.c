@@ -6,7 +6,9 @@
 #include "ops/mm_reduce.h"
 
 /* Scratch tiles of a worker. */
-enum { TILE_OWN, TILE_SUMS, TILE_RESULT, TILE_PADDED = TILE_RESULT + 2 }; /* two results, in turn */
+enum { TILE_OWN, TILE_SUMS, TILE_RESULT, TILE_PADDED };
+
+enum { TAG_FUSED = 1 };
 
 static char *tile_at(const mm_tiles_t *t, const char *base, int64_t first, int64_t col, int64_t cols)
 {
@@ -81,20 +83,10 @@ static void sum_rows(const mm_tiles_t *t, int64_t rows, int64_t col, int64_t col
     }
 }
 
-/* What happens to a tile besides its sum. */
-enum {
-    TAG_FUSED = 1,
-    TAG_ASIDE = 2, /* its result is put in y and in our slot, */
-    TAG_STORE = 4, /* or stored in y by us; neither: by the epilogue */
-    TAG_TURN = 8,  /* which of two results it is */
-};
-
 /* Where the result of a block that begins at row `first` is left: in our slot for peers, or here. */
-static char *result_at(const mm_tiles_t *t, int tag, int64_t first, int64_t col, int64_t cols)
+static char *result_at(const mm_tiles_t *t, int64_t first, int64_t col, int64_t cols)
 {
-    if (t->r->gathers && !(tag & TAG_ASIDE))
-        return tile_at(t, t->own, first, col, cols);
-    return t->worker->tiles[TILE_RESULT + ((tag & TAG_TURN) != 0)];
+    return t->r->gathers ? tile_at(t, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
 }
 
 /* Its result to y. */
@@ -128,7 +120,7 @@ void twi_mm_tiles_sum(mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, i
         for (int64_t i = first; i < first + rows; i += kernel->mr) {
             const int64_t block_rows = twi_least(first + rows - i, kernel->mr),
                           block_cols = twi_least(col + cols - c, kernel->nr);
-            char *result = result_at(t, 0, i, c, block_cols);
+            char *result = result_at(t, i, c, block_cols);
             set_sources(t, i, c, block_cols);
             sum_rows(t, block_rows, c, block_cols, result);
             store_block(t, i, block_rows, c, block_cols, result);
@@ -137,7 +129,7 @@ void twi_mm_tiles_sum(mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, i
 
 /* ---- Results ----------------------------------------------------------------------------------- */
 
-twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, int owner, int64_t first, int64_t rows)
+twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, int owner, int64_t first, int64_t rows, const mm_piece_t *piece)
 {
     const twi_gemm_kernel_t *kernel = t->op->plan.kernel;
     return (twi_panels_t){
@@ -145,7 +137,8 @@ twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, int owner, int64_t first,
         .strip_rows = t->strip->rows,
         .first = first,
         .rows = rows,
-        .cols = t->cols,
+        .col = piece->col,
+        .cols = piece->cols,
         .n = t->cols,
         .item_bytes = t->r->out_bytes,
         .tile_bytes = t->r->wire_bytes,
@@ -156,10 +149,10 @@ twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, int owner, int64_t first,
     };
 }
 
-void twi_mm_tiles_dequantise(const mm_tiles_t *t, int owner, int64_t first, int64_t rows)
+void twi_mm_tiles_dequantise(const mm_tiles_t *t, int owner, int64_t first, int64_t rows, const mm_piece_t *piece)
 {
     const int nr = t->op->plan.kernel->nr;
-    for (int64_t c = 0; c < t->cols; c += nr)
+    for (int64_t c = piece->col; c < piece->col + piece->cols; c += nr)
         store_block(t, first, rows, c, twi_least(t->cols - c, nr),
                     tile_at(t, slot_of(t, owner), first, c, twi_least(t->cols - c, nr)));
 }
@@ -180,6 +173,22 @@ static bool partials_there(const mm_tiles_t *t)
     return true;
 }
 
+void twi_mm_tiles_tell(mm_tiles_t *t, int64_t end)
+{
+    const mm_reduce_t *r = t->r;
+    const int64_t strips = r->shares[t->op->rank].n;
+    while (r->gathers && t->told < end) {
+        const int64_t stop = twi_least((t->told / r->piece_cols + 1) * r->piece_cols, end);
+        const mm_piece_t piece = {.round = t->round, .strip = t->index, .col = t->told};
+        const int64_t number = twi_mm_piece_number(t->op, r, strips, &piece);
+        const int32_t panels = (int32_t)twi_ceil_div(stop - t->told, t->op->plan.kernel->nr);
+        /* Each worker releases its own panels; whoever finds that none are left has acquired all. */
+        if (atomic_fetch_sub_explicit(&r->own_left[number], panels, memory_order_acq_rel) == panels)
+            twi_units_finish(t->op, &t->op->result, number);
+        t->told = stop;
+    }
+}
+
 /* At the first tile of a panel: are the partials there by now? Columns come in order, so those that are late do too. */
 static void look_for_partials(mm_tiles_t *t, int64_t col, int64_t cols)
 {
@@ -189,94 +198,70 @@ static void look_for_partials(mm_tiles_t *t, int64_t col, int64_t cols)
     if (t->fused)
         find_bases(t);
     else
-        t->late = col + cols;
+        t->late = t->told = col + cols;
 }
 
-/* Whether a tile is put in its places on the side: lines to lines. */
-static bool goes_aside(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col)
+/* A result straight to y, and to our slot for peers: around the caches if it is large, and lines to lines. */
+static void place_result(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col, char *slot,
+                         twi_gemm_place_t *place)
 {
-    const char *slot = tile_at(t, t->own, first, col, tile->cols);
-    const uintptr_t odd = (uintptr_t)slot | (uintptr_t)(tile->cols * t->r->out_bytes);
-    return t->r->streams && odd % TWI_OPS_LINE == 0 && t->op->problem.wire != TW_WIRE_INT8;
+    const int64_t row_bytes = tile->cols * t->r->out_bytes, y_step = t->op->problem.product.ldc * t->r->out_bytes;
+    place->out = y_at(t, first, col);
+    place->ld_out = t->op->problem.product.ldc;
+    place->also = t->r->gathers ? slot : NULL;
+    place->ld_also = tile->cols;
+    place->stream = t->r->streams && twi_panels_lines(place->out, y_step, row_bytes) &&
+                    (!place->also || twi_panels_lines(slot, row_bytes, row_bytes));
+    if (place->stream)
+        return;
+    if (place->also)
+        twi_panel_touch(place, slot, tile->rows * row_bytes, 1);
+    const char *row = place->out, *end = row + row_bytes;
+    for (const char *line = row - (uintptr_t)row % TWI_OPS_LINE; line < end; line += TWI_OPS_LINE)
+        place->touch[place->n_touch++] = (twi_gemm_touch_t){.at = line, .step = y_step, .n = tile->rows, .write = 1};
 }
 
-static char *result_of(const mm_tiles_t *t, const twi_gemm_tile_t *tile)
+/* A fused tile of 16-bit partials is summed by the epilogue itself; others pass through a scratch tile. */
+static void place_fused(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col, char *slot,
+                        twi_gemm_place_t *place)
 {
-    return result_at(t, tile->tag, tile->row - t->strip->row, tile->col - t->col, tile->cols);
-}
-
-/*
- * A fused tile of 16-bit partials is summed by the epilogue itself, straight into y, or where it waits to be put
- * there and in our slot. Others pass through scratch tiles.
- */
-static void place_fused(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, twi_gemm_place_t *place)
-{
-    const int64_t col = tile->col - t->col;
-    const bool aside = goes_aside(t, tile, first, col);
-    t->turn ^= 1;
-    place->tag = TAG_FUSED | (aside ? TAG_ASIDE : TAG_STORE) | (t->turn ? TAG_TURN : 0);
+    place->tag = TAG_FUSED;
     place->out = t->worker->tiles[TILE_OWN];
+    place->ld_out = tile->cols;
     if (t->op->problem.wire != TW_WIRE_OUT)
         return;
+    const void **all = t->worker->all_sources;
+    t->worker->sources = t->worker->sources == all ? all + t->op->size : all;
+    set_sources(t, first, col, tile->cols);
     place->addends = t->worker->sources;
     place->n_addends = t->op->size;
     place->own = t->op->rank;
-    place->out = result_at(t, place->tag, first, col, tile->cols);
-    if (!aside && !t->r->gathers) {
-        place->tag = TAG_FUSED;
-        place->out = y_at(t, first, col);
-        place->ld_out = t->op->problem.product.ldc;
-    }
-}
-
-/* The result of a fused tile is written right after it is finished. Partials are read in the order of memory. */
-static void touch_fused(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, twi_gemm_place_t *place)
-{
-    const int64_t col = tile->col - t->col, bytes = tile->rows * tile->cols * t->r->wire_bytes;
-    if (place->tag & TAG_ASIDE)
-        return;
-    if (t->r->gathers)
-        twi_panel_touch(place, t->worker->sources[t->op->rank], bytes, 1);
-    const char *row = y_at(t, first, col), *end = row + tile->cols * t->r->out_bytes;
-    const int64_t step = t->op->problem.product.ldc * t->r->out_bytes;
-    for (const char *line = row - (uintptr_t)row % TWI_OPS_LINE; line < end; line += TWI_OPS_LINE)
-        place->touch[place->n_touch++] = (twi_gemm_touch_t){.at = line, .step = step, .n = tile->rows, .write = 1};
+    place_result(t, tile, first, col, slot, place);
 }
 
 /* A partial goes to the slot: around the caches if it is large, so that who reads it does not find it in ours. */
-static void place_partial(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, twi_gemm_place_t *place)
+static void place_partial(const mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot, twi_gemm_place_t *place)
 {
-    const int64_t col = tile->col - t->col;
-    char *slot = tile_at(t, t->own, first, col, tile->cols);
-    place->out = slot;
-    if (t->op->problem.wire == TW_WIRE_INT8) {
-        place->out = t->worker->tiles[TILE_OWN];
-    } else if (goes_aside(t, tile, first, col)) {
-        t->turn ^= 1;
-        place->out = t->worker->tiles[TILE_RESULT + t->turn];
-        return;
-    }
-    twi_panel_touch(place, slot, tile->rows * tile->cols * t->r->wire_bytes, 1);
+    const int64_t row_bytes = tile->cols * t->r->wire_bytes;
+    const bool quantised = t->op->problem.wire == TW_WIRE_INT8;
+    place->out = quantised ? t->worker->tiles[TILE_OWN] : slot;
+    place->ld_out = tile->cols;
+    place->stream = !quantised && t->r->streams && twi_panels_lines(slot, row_bytes, row_bytes);
+    if (!place->stream)
+        twi_panel_touch(place, slot, tile->rows * row_bytes, 1);
 }
 
 static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
 {
     mm_tiles_t *t = user;
     const int64_t first = tile->row - t->strip->row, col = tile->col - t->col;
+    char *slot = tile_at(t, t->own, first, col, tile->cols);
     if (first == 0)
         look_for_partials(t, col, tile->cols);
-    place->ld_out = tile->cols;
-    if (t->aside)
-        twi_panels_touch(t->aside, place);
-    if (!t->fused) {
-        place_partial(t, tile, first, place);
-        return;
-    }
-    const void **all = t->worker->all_sources;
-    t->worker->sources = t->worker->sources == all ? all + t->op->size : all;
-    set_sources(t, first, col, tile->cols);
-    place_fused(t, tile, first, place);
-    touch_fused(t, tile, first, place);
+    if (t->fused)
+        place_fused(t, tile, first, col, slot, place);
+    else
+        place_partial(t, tile, slot, place);
 }
 
 static void quantise_rows(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int first, int rows, char *q)
@@ -286,60 +271,51 @@ static void quantise_rows(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int 
                          t->op->problem.comm_scale_1 + tile->col, (int8_t *)q + skip);
 }
 
+/* Of the int8 wire. */
 static void finish_rows(void *user, const twi_gemm_tile_t *tile, int first, int rows)
 {
     const mm_tiles_t *t = user;
     const int64_t tile_first = tile->row - t->strip->row, col = tile->col - t->col;
-    if (t->op->problem.wire == TW_WIRE_INT8)
-        quantise_rows(t, tile, first, rows,
-                      tile->tag ? t->worker->tiles[TILE_SUMS] : tile_at(t, t->own, tile_first, col, tile->cols));
-    else if (t->op->problem.wire == TW_WIRE_OUT && (tile->tag & TAG_STORE))
-        store_block(t, tile_first + first, rows, col, tile->cols,
-                    result_of(t, tile) + first * tile->cols * t->r->out_bytes);
+    quantise_rows(t, tile, first, rows,
+                  tile->tag ? t->worker->tiles[TILE_SUMS] : tile_at(t, t->own, tile_first, col, tile->cols));
 }
 
 /* Partials of all ranks for a fused tile of another wire than the result's type, our own being in a scratch tile. */
-static void sum_tile(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col)
+static void sum_tile(const mm_tiles_t *t, const twi_gemm_tile_t *tile)
 {
+    const int64_t first = tile->row - t->strip->row, col = tile->col - t->col;
     const int own = t->op->problem.wire == TW_WIRE_INT8 ? TILE_SUMS : TILE_OWN;
+    char *result = result_at(t, first, col, tile->cols);
     set_sources(t, first, col, tile->cols);
     t->worker->sources[t->op->rank] = t->worker->tiles[own];
-    sum_rows(t, tile->rows, col, tile->cols, result_of(t, tile));
-    if (tile->tag & TAG_STORE)
-        store_block(t, first, tile->rows, col, tile->cols, result_of(t, tile));
+    sum_rows(t, tile->rows, col, tile->cols, result);
+    store_block(t, first, tile->rows, col, tile->cols, result);
 }
 
-/* A partial to our slot, and some results of peers to y, on the side. */
-static void finish_partial(mm_tiles_t *t, const twi_gemm_tile_t *tile, const char *slot, twi_gemm_put_t *put)
-{
-    const int64_t bytes = tile->cols * t->r->wire_bytes;
-    if (tile->out != slot && t->op->problem.wire != TW_WIRE_INT8)
-        twi_panels_put_rows(put, tile->out, (char *)(uintptr_t)slot, bytes, tile->rows, bytes);
-    if (t->aside)
-        twi_panels_put(t->aside, put);
-}
-
-static void finish_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put)
+/* Besides, peers are told of results when a piece is through. */
+static void finish_tile(void *user, const twi_gemm_tile_t *tile)
 {
     mm_tiles_t *t = user;
-    const int64_t first = tile->row - t->strip->row, col = tile->col - t->col, bytes = tile->cols * t->r->out_bytes;
-    char *slot = tile_at(t, t->own, first, col, tile->cols);
-    if (!tile->tag) {
-        finish_partial(t, tile, slot, put);
-        return;
+    const int64_t end = tile->col - t->col + tile->cols;
+    if (tile->tag && t->op->problem.wire != TW_WIRE_OUT)
+        sum_tile(t, tile);
+    const bool last = tile->row + tile->rows == t->strip->row + t->strip->rows;
+    if (tile->tag && last && t->r->gathers && end % t->r->piece_cols == 0) {
+        twi_stream_fence();
+        twi_mm_tiles_tell(t, end);
     }
-    if (t->op->problem.wire != TW_WIRE_OUT)
-        sum_tile(t, tile, first, col);
-    if (!(tile->tag & TAG_ASIDE))
-        return;
-    const char *result = result_of(t, tile);
-    twi_panels_put_rows(put, result, y_at(t, first, col), t->op->problem.product.ldc * t->r->out_bytes, tile->rows,
-                        bytes);
-    if (t->r->gathers)
-        twi_panels_put_rows(put, result, slot, bytes, tile->rows, bytes);
 }
 
-const twi_gemm_hook_t twi_mm_reduce_hook = {.place = place_tile, .rows = finish_rows, .done = finish_tile};
+twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles)
+{
+    const bool quantised = tiles->op->problem.wire == TW_WIRE_INT8;
+    return (twi_gemm_hook_t){
+        .user = tiles,
+        .place = place_tile,
+        .rows = quantised ? finish_rows : NULL,
+        .done = tiles->r->gathers || tiles->op->problem.wire != TW_WIRE_OUT ? finish_tile : NULL,
+    };
+}
 
 mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t strip, int64_t round, twi_op_worker_t *worker)
 {

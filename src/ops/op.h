@@ -33,7 +33,7 @@ typedef struct twi_op_worker {
     char *gemm;                   /* of twi_gemm_strip */
     char *panels;                 /* of the strip that it is at */
     char *rows;                   /* mr rows of the left matrix, as they come */
-    char *tiles[5];               /* mr * nr elements of 4 bytes each */
+    char *tiles[4];               /* mr * nr elements of 4 bytes each */
     const void **all_sources;     /* [2][size] */
     const void **sources;         /* one half of them */
     const char **bases;           /* [size] */

@@ -338,82 +338,35 @@ static twi_panels_t rows_of(const twi_op_t *op, int peer, const piece_t *piece)
     };
 }
 
-/* What is left of a piece. */
-static void finish_copy(twi_op_t *op, int peer, const piece_t *piece, twi_panels_t *rows, twi_op_worker_t *worker)
+static void run_copy(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
 {
+    const piece_t *piece = &state_of(op)->pieces[peer][item];
+    const twi_panels_t rows = rows_of(op, peer, piece);
     const uint64_t begin = twi_trace_begin(op);
-    twi_panels_copy(rows, state_of(op)->copy_rows);
+    twi_panels_copy(&rows, state_of(op)->copy_rows);
     twi_trace_end(op, begin, "copy", worker, peer,
                   &(twi_gemm_strip_t){.row = piece->y_row, .rows = piece->rows, .cols = op->problem.product.n});
     twi_reads_finish(op, piece->round);
 }
 
-static void run_copy(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
-{
-    const piece_t *piece = &state_of(op)->pieces[peer][item];
-    twi_panels_t rows = rows_of(op, peer, piece);
-    finish_copy(op, peer, piece, &rows, worker);
-}
-
-/* A piece to copy on the side, if there is one and the kernel can. */
-static const piece_t *take_aside(twi_op_t *op, twi_panels_t *aside, int *peer_out)
-{
-    const gmm_t *g = state_of(op);
-    for (int step = 0; g->streams && g->schedule.fused && step < op->size; step++) {
-        const int peer = (op->rank + step) % op->size;
-        int64_t item;
-        if (!twi_op_take(op, copies_from(op, peer), &item))
-            continue;
-        *aside = rows_of(op, peer, &g->pieces[peer][item]);
-        *peer_out = peer;
-        return &g->pieces[peer][item];
-    }
-    return NULL;
-}
-
 typedef struct tiles {
     const twi_op_t *op;
     const gmm_t *g;
-    twi_op_worker_t *worker;
-    char *base;          /* of the strip in our slot */
-    int64_t row, rows;   /* of the strip in the product */
-    int turn;            /* of two tiles on their way to the slot */
-    twi_panels_t *aside; /* rows to be copied on the side, or NULL */
+    char *base;        /* of the strip in our slot */
+    int64_t row, rows; /* of the strip in the product */
 } tiles_t;
 
-/* Around the caches if it is large, so that who reads it does not find it in ours: lines to lines. */
-static bool goes_aside(const tiles_t *t, const twi_gemm_tile_t *tile, const void *slot)
-{
-    const size_t item_bytes = twi_dtype_bytes(t->op->problem.product.epilogue.out_type);
-    return t->g->streams && ((uintptr_t)slot | (uintptr_t)tile->cols * item_bytes) % TWI_OPS_LINE == 0;
-}
-
+/* To the slot, around the caches if it is large, so that who reads it does not find it in ours: lines to lines. */
 static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
-{
-    tiles_t *t = user;
-    const int64_t item_bytes = (int64_t)twi_dtype_bytes(t->op->problem.product.epilogue.out_type);
-    place->out = twi_panel_at(t->base, t->rows, tile->row - t->row, tile->col, tile->cols, item_bytes);
-    place->ld_out = tile->cols;
-    if (t->aside)
-        twi_panels_touch(t->aside, place);
-    if (goes_aside(t, tile, place->out)) {
-        t->turn ^= 1;
-        place->out = t->worker->tiles[t->turn];
-        return;
-    }
-    twi_panel_touch(place, place->out, tile->rows * tile->cols * item_bytes, 1);
-}
-
-static void finish_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put)
 {
     const tiles_t *t = user;
     const int64_t item_bytes = (int64_t)twi_dtype_bytes(t->op->problem.product.epilogue.out_type);
     const int64_t row_bytes = tile->cols * item_bytes;
-    char *slot = twi_panel_at(t->base, t->rows, tile->row - t->row, tile->col, tile->cols, item_bytes);
-    if (tile->out != slot)
-        twi_panels_put_rows(put, tile->out, slot, row_bytes, tile->rows, row_bytes);
-    if (t->aside)
-        twi_panels_put(t->aside, put);
+    place->out = twi_panel_at(t->base, t->rows, tile->row - t->row, tile->col, tile->cols, item_bytes);
+    place->ld_out = tile->cols;
+    place->stream = t->g->streams && twi_panels_lines(place->out, row_bytes, row_bytes);
+    if (!place->stream)
+        twi_panel_touch(place, place->out, tile->rows * row_bytes, 1);
 }
 
 static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)
@@ -423,23 +376,22 @@ static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)
     return op->size > 1 && twi_slot_lacks(op, g->strips[item / g->products.n_chunks].round, rank);
 }
 
-/* A chunk of a strip to our slot, and some rows on the side. */
+/* A chunk of a strip to our slot. */
 static void run_sent(twi_op_t *op, gmm_t *g, const strip_t *strip, int64_t number, twi_gemm_strip_t *product,
                      twi_op_worker_t *worker)
 {
-    tiles_t tiles = {.op = op, .g = g, .worker = worker, .row = product->row, .rows = product->rows};
-    twi_panels_t aside;
-    int peer;
-    const piece_t *piece = take_aside(op, &aside, &peer);
-    tiles.base = twi_op_slot(op, op->rank, strip->round) + strip->at;
-    tiles.aside = piece && twi_panels_can_put(&aside) ? &aside : NULL;
-    const twi_gemm_hook_t hook = {.user = &tiles, .place = place_tile, .done = finish_tile};
+    tiles_t tiles = {
+        .op = op,
+        .g = g,
+        .base = twi_op_slot(op, op->rank, strip->round) + strip->at,
+        .row = product->row,
+        .rows = product->rows,
+    };
+    const twi_gemm_hook_t hook = {.user = &tiles, .place = place_tile};
     product->hook = &hook;
     const uint64_t begin = twi_trace_begin(op);
     twi_products_run(op, &g->products, number, product, worker);
     twi_trace_end(op, begin, "product", worker, -1, product);
-    if (piece)
-        finish_copy(op, peer, piece, &aside, worker);
     if (atomic_fetch_sub_explicit(&g->strip_left[number], 1, memory_order_acq_rel) == 1)
         twi_units_finish(op, &op->sent, number);
 }

@@ -2,10 +2,11 @@
 /*
  * mm_reduce_scatter and mm_all_reduce: their queues. In the order in which they are looked at: sums of
  * own rows that could not be had on the way, products of own rows, products for others, results to be
- * copied from each peer. Products take results along, so those have to wait for nothing.
+ * copied from each peer.
  */
 #include <stdlib.h>
 
+#include "base/sizes.h"
 #include "ops/agree.h"
 #include "ops/mm_reduce.h"
 
@@ -13,8 +14,6 @@ static mm_reduce_t *state_of(const twi_op_t *op)
 {
     return op->state;
 }
-
-enum { QUEUE_SUMS, QUEUE_OWN, QUEUE_SENDS, QUEUE_COPIES }; /* the last for each peer */
 
 /* Numbers of an item: rounds, in them strips, in them chunks. */
 typedef struct place {
@@ -26,63 +25,6 @@ static place_t place_of(int64_t item, int64_t n_strips, int64_t n_chunks)
     return (place_t){item / n_chunks / n_strips, item / n_chunks % n_strips, item % n_chunks};
 }
 
-/* Rows of a strip that are in a share; *first_out from the strip's first one on. */
-static int64_t common_rows(const mm_strip_t *strip, const mm_share_t *share, int64_t *first_out)
-{
-    const int64_t from = strip->row > share->row ? strip->row : share->row;
-    const int64_t strip_end = strip->row + strip->rows, share_end = share->row + share->rows;
-    *first_out = from - strip->row;
-    return (strip_end < share_end ? strip_end : share_end) - from;
-}
-
-/* ---- Results ----------------------------------------------------------------------------------- */
-
-static bool copy_lacks(twi_op_t *op, int peer, int64_t item, int rank)
-{
-    return rank == peer && !twi_op_has_result(op, peer, item + 1);
-}
-
-/* The tiles of a peer's item, and the rows of it. */
-static mm_tiles_t tiles_of(twi_op_t *op, mm_reduce_t *r, int peer, int64_t item, twi_op_worker_t *worker,
-                           int64_t *first_out, int64_t *rows_out)
-{
-    const mm_share_t *share = &r->shares[peer];
-    const place_t at = place_of(item, share->n, 1);
-    const mm_tiles_t tiles = twi_mm_tiles(op, r, r->owned[share->first + at.strip], at.round, worker);
-    *rows_out = common_rows(tiles.strip, share, first_out);
-    return tiles;
-}
-
-static twi_panels_t results_of(twi_op_t *op, mm_reduce_t *r, int peer, int64_t item, twi_op_worker_t *worker)
-{
-    int64_t first, rows;
-    const mm_tiles_t tiles = tiles_of(op, r, peer, item, worker, &first, &rows);
-    return twi_mm_tiles_results(&tiles, peer, first, rows);
-}
-
-/* What is left of an item. */
-static void finish_copy(twi_op_t *op, mm_reduce_t *r, int peer, int64_t item, twi_panels_t *results,
-                        twi_op_worker_t *worker)
-{
-    int64_t first, rows;
-    const mm_tiles_t tiles = tiles_of(op, r, peer, item, worker, &first, &rows);
-    const twi_gemm_strip_t part = {.row = tiles.strip->row + first, .rows = rows, .col = tiles.col, .cols = tiles.cols};
-    const uint64_t begin = twi_trace_begin(op);
-    if (op->problem.wire == TW_WIRE_INT8)
-        twi_mm_tiles_dequantise(&tiles, peer, first, rows);
-    else
-        twi_panels_copy(results, r->copy_rows);
-    twi_trace_end(op, begin, "copy", worker, peer, &part);
-    twi_reads_finish(op, tiles.round);
-}
-
-static void run_copy(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
-{
-    mm_reduce_t *r = state_of(op);
-    twi_panels_t results = results_of(op, r, peer, item, worker);
-    finish_copy(op, r, peer, item, &results, worker);
-}
-
 /* ---- Products ---------------------------------------------------------------------------------- */
 
 static bool send_lacks(twi_op_t *op, int peer, int64_t item, int rank)
@@ -92,34 +34,11 @@ static bool send_lacks(twi_op_t *op, int peer, int64_t item, int rank)
     return twi_slot_lacks(op, place_of(item, r->n_sends, r->products.n_chunks).round, rank);
 }
 
-/* Results to copy on the side, if there are any and the kernel can; *copy_out is the item, of `peer`. */
-static bool take_aside(twi_op_t *op, mm_reduce_t *r, twi_op_worker_t *worker, twi_panels_t *aside, int64_t *copy_out,
-                       int *peer_out)
-{
-    if (!r->gathers || !r->streams || op->problem.wire == TW_WIRE_INT8)
-        return false;
-    for (int step = 1; step < op->size; step++) {
-        const int peer = (op->rank + step) % op->size;
-        if (!twi_op_take(op, &op->queues[QUEUE_COPIES + step - 1], copy_out))
-            continue;
-        *aside = results_of(op, r, peer, *copy_out, worker);
-        *peer_out = peer;
-        return true;
-    }
-    return false;
-}
-
-/* A chunk of a strip in a round, and some results on the side. */
+/* A chunk of a strip in a round. */
 static void run_strip(twi_op_t *op, mm_reduce_t *r, int64_t number, mm_tiles_t *tiles, int64_t chunk)
 {
     twi_op_worker_t *worker = tiles->worker;
-    twi_panels_t aside;
-    int64_t copy;
-    int peer;
-    const bool asides = take_aside(op, r, worker, &aside, &copy, &peer);
-    tiles->aside = asides && twi_panels_can_put(&aside) ? &aside : NULL;
-    twi_gemm_hook_t hook = twi_mm_reduce_hook;
-    hook.user = tiles;
+    const twi_gemm_hook_t hook = twi_mm_tiles_hook(tiles);
     twi_gemm_strip_t product = {
         .row = tiles->strip->row,
         .rows = tiles->strip->rows,
@@ -130,8 +49,6 @@ static void run_strip(twi_op_t *op, mm_reduce_t *r, int64_t number, mm_tiles_t *
     const uint64_t begin = twi_trace_begin(op);
     twi_products_run(op, &r->products, number, &product, worker);
     twi_trace_end(op, begin, tiles->index < 0 ? "product" : "product, own", worker, -1, &product);
-    if (asides)
-        finish_copy(op, r, peer, copy, &aside, worker);
 }
 
 static void run_send(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
@@ -149,7 +66,7 @@ static void run_send(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
 /* Whether there is something to compute for others in the first `rounds` rounds. */
 static bool sends_left(const twi_op_t *op, const mm_reduce_t *r, int64_t rounds)
 {
-    return atomic_load_explicit(&op->queues[QUEUE_SENDS].next, memory_order_relaxed) <
+    return atomic_load_explicit(&op->queues[MM_QUEUE_SENDS].next, memory_order_relaxed) <
            rounds * r->n_sends * r->products.n_chunks;
 }
 
@@ -160,17 +77,9 @@ static bool own_lacks(twi_op_t *op, int peer, int64_t item, int rank)
     (void)peer;
     if (twi_slot_lacks(op, at.round, rank))
         return true;
-    if (r->defer) /* later rounds may wait for the slot of this one */
-        return rank == op->rank && sends_left(op, r, at.round + 1);
-    return sends_left(op, r, op->n_rounds) && twi_mm_partial_lacks(op, r, at.strip, at.round, rank);
-}
-
-/* Chunks of an own strip are summed: when all are, peers may copy it. */
-static void own_summed(twi_op_t *op, mm_reduce_t *r, int64_t unit, int64_t round)
-{
-    if (atomic_fetch_sub_explicit(&r->own_left[unit], 1, memory_order_acq_rel) == 1 && r->gathers)
-        twi_units_finish(op, &op->result, unit);
-    twi_reads_finish(op, round);
+    if (rank == op->rank) /* later rounds may wait for the slot of this one */
+        return sends_left(op, r, at.round + 1);
+    return !r->defer && sends_left(op, r, op->n_rounds) && twi_mm_partial_lacks(op, r, at.strip, at.round, rank);
 }
 
 static void run_own(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
@@ -181,11 +90,15 @@ static void run_own(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worke
     const int64_t number = r->owned[share->first + at.strip];
     mm_tiles_t tiles = twi_mm_tiles(op, r, number, at.round, worker);
     (void)peer;
+    const int64_t col = at.chunk * r->products.chunk_cols;
     tiles.index = at.strip;
+    tiles.told = col;
     run_strip(op, r, number, &tiles, at.chunk);
     r->late[item] = r->defer ? tiles.cols : tiles.late;
+    if (tiles.fused)
+        twi_mm_tiles_tell(&tiles, col + twi_products_cols(&r->products, at.chunk, tiles.cols));
     if (r->late[item] == 0)
-        own_summed(op, r, at.round * share->n + at.strip, at.round);
+        twi_reads_finish(op, at.round);
     atomic_store_explicit(&r->own[item], MM_COMPUTED, memory_order_release); /* pairs with the load in sum_lacks */
 }
 
@@ -220,7 +133,10 @@ static void run_sum(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worke
     const uint64_t begin = twi_trace_begin(op);
     twi_mm_tiles_sum(&tiles, 0, part.rows, col, end - col);
     twi_trace_end(op, begin, "reduce", worker, -1, &part);
-    own_summed(op, r, at.round * share->n + at.strip, at.round);
+    tiles.index = at.strip;
+    tiles.told = col;
+    twi_mm_tiles_tell(&tiles, end);
+    twi_reads_finish(op, at.round);
 }
 
 /* Not fused: an item is the own rows of a strip, of which everybody, we too, has a partial. */
@@ -238,12 +154,14 @@ static void run_rows(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
     mm_tiles_t tiles = twi_mm_tiles(op, r, r->owned[share->first + item], 0, worker);
     int64_t first;
     (void)peer;
-    const int64_t rows = common_rows(tiles.strip, share, &first);
+    const int64_t rows = twi_mm_common_rows(tiles.strip, share, &first);
     const twi_gemm_strip_t part = {.row = tiles.strip->row + first, .rows = rows, .cols = tiles.cols};
     const uint64_t begin = twi_trace_begin(op);
     twi_mm_tiles_sum(&tiles, first, rows, 0, tiles.cols);
     twi_trace_end(op, begin, "reduce", worker, -1, &part);
-    own_summed(op, r, item, 0);
+    tiles.index = item;
+    twi_mm_tiles_tell(&tiles, tiles.cols);
+    twi_reads_finish(op, 0);
 }
 
 /* ---- The operators ----------------------------------------------------------------------------- */
@@ -251,11 +169,11 @@ static void run_rows(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
 static void count_reads(twi_op_t *op, const mm_reduce_t *r)
 {
     const int64_t chunks = r->schedule.fused ? r->products.n_chunks : 1;
-    int64_t items = r->shares[op->rank].n * chunks;
+    int64_t copied = 0;
     for (int d = 0; r->gathers && d < op->size; d++)
-        items += d == op->rank ? 0 : r->shares[d].n;
+        copied += d == op->rank ? 0 : r->shares[d].n;
     for (int64_t i = 0; i < op->n_rounds; i++)
-        op->reads.items[i] = items;
+        op->reads.items[i] = r->shares[op->rank].n * chunks + (copied > 0 ? copied * twi_mm_pieces(op, r, i) : 0);
 }
 
 static void fill_queue(twi_queue_t *queue, int64_t n, bool (*lacks)(twi_op_t *, int, int64_t, int),
@@ -271,15 +189,16 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
     const bool fused = r->schedule.fused;
     const int64_t rounds = op->problem.product.n > 0 ? op->n_rounds : 0, chunks = r->products.n_chunks;
     const int64_t own = rounds * r->shares[op->rank].n;
-    TW_TRY(twi_op_queues(op, QUEUE_COPIES + op->size - 1));
-    fill_queue(&op->queues[QUEUE_SUMS], fused ? own * chunks : own, fused ? sum_lacks : rows_lack,
+    TW_TRY(twi_op_queues(op, MM_QUEUE_COPIES + op->size - 1));
+    fill_queue(&op->queues[MM_QUEUE_SUMS], fused ? own * chunks : own, fused ? sum_lacks : rows_lack,
                fused ? run_sum : run_rows);
-    fill_queue(&op->queues[QUEUE_OWN], fused ? own * chunks : 0, own_lacks, run_own);
-    fill_queue(&op->queues[QUEUE_SENDS], rounds * r->n_sends * chunks, send_lacks, run_send);
+    fill_queue(&op->queues[MM_QUEUE_OWN], fused ? own * chunks : 0, own_lacks, run_own);
+    fill_queue(&op->queues[MM_QUEUE_SENDS], rounds * r->n_sends * chunks, send_lacks, run_send);
     for (int step = 1; step < op->size; step++) {
-        twi_queue_t *copies = &op->queues[QUEUE_COPIES + step - 1];
+        twi_queue_t *copies = &op->queues[MM_QUEUE_COPIES + step - 1];
         copies->peer = (op->rank + step) % op->size;
-        fill_queue(copies, r->gathers ? rounds * r->shares[copies->peer].n : 0, copy_lacks, run_copy);
+        const int64_t pieces = r->gathers ? twi_mm_all_pieces(op, r, r->shares[copies->peer].n) : 0;
+        fill_queue(copies, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
     }
     return TW_OK;
 }
@@ -298,7 +217,8 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     r->wire_bytes = wire == TW_WIRE_F32 ? 4 : wire == TW_WIRE_INT8 ? 1 : r->out_bytes;
     r->reduce = twi_reduce_select(wire == TW_WIRE_F32 ? TWI_FP32 : r->out_type, TWI_SUM, false);
     r->wire = twi_wire_kernels(twi_cpu_isa());
-    product->hook = &twi_mm_reduce_hook;
+    static const twi_gemm_hook_t some_hook; /* strips have their own */
+    product->hook = &some_hook;
     product->blocks.mb = TWI_STRIP_ROWS;
     twi_gemm_plan(product, &op->plan);
     twi_entry_fill(op, product->m);
@@ -310,7 +230,7 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     r->copy_rows = twi_copy_rows_select(r->streams);
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
     TW_TRY(twi_units_create(&op->sent, &board->sent, op->n_rounds * r->n_sends));
-    TW_TRY(twi_units_create(&op->result, &board->result, op->n_rounds * r->shares[op->rank].n));
+    TW_TRY(twi_units_create(&op->result, &board->result, twi_mm_all_pieces(op, r, r->shares[op->rank].n)));
     TW_TRY(twi_reads_create(&op->reads, op->n_rounds));
     count_reads(op, r);
     TW_TRY(make_queues(op, r));
@@ -335,8 +255,10 @@ static void start(twi_op_t *op)
     twi_reads_begin(op);
     for (int64_t i = 0; i < op->n_rounds * r->n_sends; i++)
         atomic_store_explicit(&r->send_left[i], (int32_t)chunks, memory_order_relaxed);
-    for (int64_t i = 0; i < own; i++)
-        atomic_store_explicit(&r->own_left[i], r->schedule.fused ? (int32_t)chunks : 1, memory_order_relaxed);
+    for (int64_t i = 0; i < twi_mm_all_pieces(op, r, r->shares[op->rank].n); i++) {
+        const int64_t cols = twi_mm_piece(op, r, r->shares[op->rank].n, i).cols;
+        atomic_store_explicit(&r->own_left[i], (int32_t)twi_ceil_div(cols, op->plan.kernel->nr), memory_order_relaxed);
+    }
     for (int64_t i = 0; i < own * chunks; i++)
         atomic_store_explicit(&r->own[i], MM_TODO, memory_order_relaxed);
 }

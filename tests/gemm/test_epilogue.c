@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "base/dtype.h"
+#include "base/sizes.h"
 #include "cpu/cpu.h"
 #include "gemm/epilogue_model.h"
 #include "gemm/panels.h"
@@ -141,7 +142,7 @@ static void sheet_fill(sheet_t *sheet, const twi_gemm_epilogue_t *e, panels_rand
 
 /* ---- Arrays against guard pages --------------------------------------------------------------- */
 
-typedef enum array { ACC, IBIAS, FBIAS, SCALE, TOKEN, X3, OUT, ADDEND, ARRAYS = ADDEND + MAX_ADDENDS } array_t;
+typedef enum array { ACC, IBIAS, FBIAS, SCALE, TOKEN, X3, OUT, ALSO, ADDEND, ARRAYS = ADDEND + MAX_ADDENDS } array_t;
 
 enum { ROOM = (MAX_ROWS + SIDE) * (MAX_COLS + SIDE + GAP) * 4 };
 
@@ -257,6 +258,12 @@ static size_t out_bytes(const call_t *call)
     return (size_t)((part->rows - 1) * part->ld_out + part->cols) * twi_dtype_bytes(call->epilogue.out_type);
 }
 
+static size_t also_bytes(const call_t *call)
+{
+    const twi_gemm_part_t *part = &call->part;
+    return (size_t)((part->rows - 1) * part->ld_also + part->cols) * twi_dtype_bytes(call->epilogue.out_type);
+}
+
 static void call_lay_out(call_t *call)
 {
     const sheet_t *sheet = call->sheet;
@@ -275,6 +282,8 @@ static void call_lay_out(call_t *call)
     addends_lay_out(call);
     part->acc = acc_place(call);
     part->out = room_place(call->rooms, OUT, call->at_end, out_bytes(call));
+    if (part->ld_also > 0)
+        part->also = room_place(call->rooms, ALSO, call->at_end, also_bytes(call));
 }
 
 static void wrong_cell(const call_t *call, int i, int j, uint32_t got)
@@ -307,11 +316,24 @@ static void check_row(const call_t *call, int i)
         CHECK_EQ(load(part->out, i * part->ld_out + j, size), size == 2 ? 0xa5a5u : 0xa5a5a5a5u);
 }
 
-/* The rest of the pages of the output, before or after it. */
-static void check_around(const call_t *call)
+/* The other place has the same, and nothing between its rows. */
+static void check_also(const call_t *call)
 {
-    const panels_guard_t *guard = &call->rooms->guard[OUT][call->at_end];
-    const size_t bytes = out_bytes(call), around = guard->bytes - bytes;
+    const size_t size = twi_dtype_bytes(call->epilogue.out_type);
+    const twi_gemm_part_t *part = &call->part;
+    for (int i = 0; i < part->rows; i++)
+        for (int64_t j = 0; j < (i < part->rows - 1 ? part->ld_also : part->cols); j++)
+            CHECK_EQ(load(part->also, i * part->ld_also + j, size), j < part->cols
+                                                                        ? load(part->out, i * part->ld_out + j, size)
+                                                                    : size == 2 ? 0xa5a5u
+                                                                                : 0xa5a5a5a5u);
+}
+
+/* The rest of the pages of an output, before or after it. */
+static void check_around(const call_t *call, array_t array, size_t bytes)
+{
+    const panels_guard_t *guard = &call->rooms->guard[array][call->at_end];
+    const size_t around = guard->bytes - bytes;
     const uint8_t *p = call->at_end ? guard->data : guard->data + bytes;
     const size_t near = around < 256 ? around : 256; /* the side of the output first */
     if (call->at_end)
@@ -324,10 +346,17 @@ static void call_run(call_t *call)
 {
     call_lay_out(call);
     memset(call->part.out, PANELS_FILLING, out_bytes(call));
+    if (call->part.also)
+        memset(call->part.also, PANELS_FILLING, also_bytes(call));
     twi_gemm_finish(call->level)(&call->epilogue, &call->part);
     for (int i = 0; i < call->part.rows; i++)
         check_row(call, i);
-    check_around(call);
+    check_around(call, OUT, out_bytes(call));
+    if (call->part.also) {
+        check_also(call);
+        check_around(call, ALSO, also_bytes(call));
+        memset(call->part.also, PANELS_FILLING, also_bytes(call));
+    }
     memset(call->part.out, PANELS_FILLING, out_bytes(call));
 }
 
@@ -347,6 +376,14 @@ static call_t call_random(const sheet_t *sheet, const rooms_t *rooms, const twi_
                                   .addend_ahead = (int64_t)(r >> 54) * 4096 - 4096};
     if (call.part.ld_acc > MAX_COLS)
         call.part.ld_acc = MAX_COLS;
+    if (panels_below(random, 2))
+        call.part.ld_also = cols + (int64_t)panels_below(random, GAP);
+    const int64_t line = 64 / (int64_t)twi_dtype_bytes(e->out_type);
+    if (cols % line == 0 && panels_below(random, 2)) {
+        call.part.stream = 1;
+        call.part.ld_out = twi_round_up(call.part.ld_out, line);
+        call.part.ld_also = twi_round_up(call.part.ld_also, line);
+    }
     call.epilogue.x3_ld = call.part.col + cols + (int64_t)((r >> 40) % GAP);
     return call;
 }

@@ -342,9 +342,8 @@ static void take_place(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
         place->touch[i] = (twi_gemm_touch_t){.at = place->out, .step = i * LINE, .n = 1 + i, .write = slot % 2};
 }
 
-static void take_done(void *user, const twi_gemm_tile_t *tile, twi_gemm_put_t *put)
+static void take_done(void *user, const twi_gemm_tile_t *tile)
 {
-    (void)put;
     taker_t *taker = user;
     const int64_t n = taker->engine->product.n;
     const int64_t slot = ((uint32_t *)tile->out - taker->slots) / TILE_ELEMENTS;

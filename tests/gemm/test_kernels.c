@@ -47,8 +47,6 @@ typedef struct trial {
     bool at_end; /* where in their rooms things are; changes with every product */
     const twi_gemm_touch_t *touch;
     int n_touch, touch_lines;
-    const twi_gemm_move_t *put;
-    int n_put, put_lines;
     _Atomic int n_asides; /* calls that are still to come */
     const char *what;     /* for reports */
 } trial_t;
@@ -103,9 +101,6 @@ static void call_kernel(const trial_t *trial, int64_t first, int64_t steps, int 
         .touch = trial->touch,
         .n_touch = trial->n_touch,
         .touch_lines = trial->touch_lines,
-        .put = trial->put,
-        .n_put = trial->n_put,
-        .put_lines = trial->put_lines,
         .aside = count_aside,
         .aside_arg = (void *)(uintptr_t)trial,
         .n_aside = atomic_load(&trial->n_asides),
@@ -567,45 +562,20 @@ static void try_touches(trial_t *trial)
     panels_unguard(&memory);
 }
 
-/* Lines that are stored on the way: every one, in its place, and nothing else; the sums do not notice. */
-static void try_puts(trial_t *trial)
+/* Other work on the way: all of it, and the sums do not notice. */
+static void try_asides(trial_t *trial)
 {
-    enum { LINES = 64, SPACING = 3 };
-    static _Alignas(LINE) uint8_t from[LINES * LINE], to[LINES * SPACING * LINE];
     static uint32_t wanted[MAX_CELLS], got[MAX_CELLS];
-    twi_gemm_move_t put[LINES / 2]; /* pairs of lines */
-    for (int i = 0; i < LINES / 2; i++)
-        put[i] = (twi_gemm_move_t){
-            .from = (const char *)from + (size_t)(2 * i) * LINE,
-            .from_step = LINE,
-            .to = (char *)to + (size_t)(i * 5 % (LINES / 2) * 2 * SPACING) * LINE,
-            .to_step = SPACING * LINE,
-            .n = 2,
-        };
     for (int way = 0; way < 12; way++) {
-        const int n = (const int[]){1, 7, LINES / 2}[way % 3], rows = way % 2 ? trial->kernel->mr : 1;
-        const int64_t k = (1 + way / 3 * 4) * trial->kernel->ks; /* fewer steps than lines, and about as many */
+        const int rows = way % 2 ? trial->kernel->mr : 1;
+        const int64_t k = (1 + way / 3 * 4) * trial->kernel->ks; /* fewer steps than calls, and more */
         fill(trial, k < MAX_K ? k : MAX_K, PANELS_NORMAL, PANELS_NORMAL);
         compute_whole(trial, trial->kernel->mr, NULL, wanted);
-        memset(to, 0xee, sizeof to);
-        for (size_t i = 0; i < sizeof from; i++)
-            from[i] = (uint8_t)panels_next(&trial->random);
-        trial->what = "lines to store";
-        trial->put = put;
-        trial->n_put = n;
-        trial->put_lines = 2 * n;
-        atomic_store(&trial->n_asides, way % 4 * 5);
+        trial->what = "other work on the way";
+        atomic_store(&trial->n_asides, 1 + way % 4 * 5);
         compute_whole(trial, rows, NULL, got);
         CHECK_EQ(atomic_load(&trial->n_asides), 0);
-        trial->n_put = trial->put_lines = 0;
         check_bits(trial, rows, wanted, got, -1, -1);
-        for (int i = 0; i < 2 * n; i++) {
-            char *line = put[i / 2].to + i % 2 * put[i / 2].to_step;
-            CHECK(memcmp(line, from + i * LINE, LINE) == 0);
-            memset(line, 0xee, LINE);
-        }
-        for (size_t i = 0; i < sizeof to; i++)
-            CHECK_EQ(to[i], 0xee);
     }
 }
 
@@ -719,7 +689,7 @@ static void try_kind(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
     try_cuts(&trial);
     try_touches(&trial);
     if (kernel->flags & TWI_KERNEL_AMX)
-        try_puts(&trial);
+        try_asides(&trial);
     try_odds(&trial, 1, PANELS_NORMAL);
     try_odds(&trial, 77, PANELS_NORMAL);
     try_odds(&trial, 130, PANELS_SMALL);

@@ -144,5 +144,7 @@ void twi_gemm_finish__portable(const twi_gemm_epilogue_t *epilogue, const twi_ge
             const int64_t at = (part->addend_row + r) * part->ld_addend + j;
             finish_strip(epilogue, part, strip, at, acc + (int64_t)j * 4, out + j * out_bytes);
         }
+        if (part->also)
+            memcpy((char *)part->also + r * part->ld_also * out_bytes, out, (size_t)(part->cols * out_bytes));
     }
 }

@@ -92,50 +92,21 @@ AMX_INLINE void amx_store_sums(char *out, int lower)
 }
 
 /* What is done on the way, besides the steps. */
-enum { AMX_NOTHING = 0, AMX_TOUCH = 1, AMX_PUT = 2, AMX_CALL = 4 };
+enum { AMX_NOTHING = 0, AMX_TOUCH = 1, AMX_CALL = 2 };
 
-/* Lines on their way around the caches. */
-typedef struct amx_put {
-    const twi_gemm_move_t *range;
-    const char *from;
-    char *to;
-    int left; /* of the range */
-} amx_put_t;
-
-AMX_INLINE amx_put_t amx_put_begin(const twi_gemm_move_t *range)
-{
-    return (amx_put_t){range, range->from, range->to, range->n};
-}
-
-AMX_INLINE void amx_put_next(amx_put_t *put)
-{
-    if (put->left == 0)
-        *put = amx_put_begin(put->range + 1);
-    _mm512_stream_si512((void *)put->to, _mm512_load_si512(put->from));
-    put->from += put->range->from_step;
-    put->to += put->range->to_step;
-    put->left--;
-}
-
-/* All steps; the lines of call->touch and call->put, and what is done aside, are spread over them evenly. */
+/* All steps; the lines of call->touch, and what is done aside, are spread over them evenly. */
 AMX_INLINE void amx_steps(const twi_gemm_call_t *call, amx_step_fn *step, size_t step_bytes, int lower, int aside)
 {
     const char *a = call->a, *b = call->b, *ahead = call->ahead;
     twi_touch_t touch = {0};
-    amx_put_t put = {0};
     if (aside & AMX_TOUCH)
         touch = twi_touch_begin(call);
-    if (aside & AMX_PUT)
-        put = amx_put_begin(call->put);
     const int64_t steps = call->steps, ahead_lines = amx_ahead_lines(call);
-    int64_t touch_due = 0, put_due = 0, call_due = 0; /* lines times the steps so far, less `steps` for every line */
+    int64_t touch_due = 0, call_due = 0; /* lines times the steps so far, less `steps` for every line */
     for (int64_t s = steps; s > 0; s--) {
         if (aside & AMX_TOUCH)
             for (touch_due += call->touch_lines; touch_due >= steps; touch_due -= steps)
                 twi_touch_next(&touch);
-        if (aside & AMX_PUT)
-            for (put_due += call->put_lines; put_due >= steps; put_due -= steps)
-                amx_put_next(&put);
         if (aside & AMX_CALL)
             for (call_due += call->n_aside; call_due >= steps; call_due -= steps)
                 call->aside(call->aside_arg);
@@ -149,21 +120,12 @@ AMX_INLINE void amx_steps(const twi_gemm_call_t *call, amx_step_fn *step, size_t
 /* The same with the asides that there are. */
 AMX_INLINE void amx_steps_aside(const twi_gemm_call_t *call, amx_step_fn *step, size_t step_bytes, int lower)
 {
-    const int lines = (call->touch_lines > 0 ? AMX_TOUCH : 0) | (call->put_lines > 0 ? AMX_PUT : 0);
-    if (call->n_aside > 0 && lines == (AMX_TOUCH | AMX_PUT))
-        amx_steps(call, step, step_bytes, lower, AMX_TOUCH | AMX_PUT | AMX_CALL);
-    else if (call->n_aside > 0 && lines == AMX_TOUCH)
+    if (call->n_aside > 0 && call->touch_lines > 0)
         amx_steps(call, step, step_bytes, lower, AMX_TOUCH | AMX_CALL);
-    else if (call->n_aside > 0 && lines == AMX_PUT)
-        amx_steps(call, step, step_bytes, lower, AMX_PUT | AMX_CALL);
     else if (call->n_aside > 0)
         amx_steps(call, step, step_bytes, lower, AMX_CALL);
-    else if (lines == (AMX_TOUCH | AMX_PUT))
-        amx_steps(call, step, step_bytes, lower, AMX_TOUCH | AMX_PUT);
-    else if (lines == AMX_TOUCH)
+    else if (call->touch_lines > 0)
         amx_steps(call, step, step_bytes, lower, AMX_TOUCH);
-    else if (lines == AMX_PUT)
-        amx_steps(call, step, step_bytes, lower, AMX_PUT);
     else
         amx_steps(call, step, step_bytes, lower, AMX_NOTHING);
 }

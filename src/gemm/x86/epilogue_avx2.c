@@ -20,6 +20,8 @@ typedef struct pair {
     u32v lo, hi;
 } pair_t;
 
+typedef __m256i half_t;
+
 typedef struct cut {
     __m256i lo, hi;
     size_t n;
@@ -68,7 +70,7 @@ INLINE __m256i get16(bool whole, cut_t some, const void *p)
     return x;
 }
 
-INLINE void put16(bool whole, cut_t some, void *p, __m256i v)
+INLINE void put16(bool whole, cut_t some, void *p, half_t v)
 {
     if (whole)
         _mm256_storeu_si256(p, v);
@@ -100,9 +102,9 @@ INLINE u32v round_f16(u32v v)
     return (u32v)_mm256_cvtph_ps(to_half(v));
 }
 
-INLINE void put_f16(bool whole, cut_t some, void *p, pair_t v)
+INLINE half_t half_f16(pair_t v)
 {
-    put16(whole, some, p, _mm256_set_m128i(to_half(v.hi), to_half(v.lo)));
+    return _mm256_set_m128i(to_half(v.hi), to_half(v.lo));
 }
 
 /* The upper half of each lane is v as bf16. */
@@ -117,10 +119,21 @@ INLINE u32v round_bf16(u32v v)
     return to_upper(v) & 0xffff0000u;
 }
 
-INLINE void put_bf16(bool whole, cut_t some, void *p, pair_t v)
+INLINE half_t half_bf16(pair_t v)
 {
     const __m256i lo = (__m256i)(to_upper(v.lo) >> 16), hi = (__m256i)(to_upper(v.hi) >> 16);
-    put16(whole, some, p, _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), _MM_SHUFFLE(3, 1, 2, 0)));
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), _MM_SHUFFLE(3, 1, 2, 0));
+}
+
+/* Half a line is not worth a way around the caches. */
+INLINE void stream16(void *p, half_t v)
+{
+    _mm256_storeu_si256(p, v);
+}
+
+INLINE void stream32(void *p, pair_t v)
+{
+    put32(true, (cut_t){0}, p, v);
 }
 
 #include "gemm/epilogue_body.h"

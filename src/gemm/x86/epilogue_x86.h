@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "gemm/epilogue_level.h"
+
 #define EPI_LANES 16
 #define INLINE static inline __attribute__((always_inline))
 
@@ -16,6 +18,8 @@ typedef float f32v __attribute__((vector_size(64)));
 typedef struct pair {
     u32v lo, hi;
 } pair_t;
+
+typedef __m512i half_t;
 
 typedef struct cut {
     __mmask16 lo, hi;
@@ -57,12 +61,23 @@ INLINE __m256i get16(bool whole, __mmask16 mask, const uint16_t *p)
     return whole ? _mm256_loadu_si256((const __m256i *)p) : _mm256_maskz_loadu_epi16(mask, p);
 }
 
-INLINE void put16(bool whole, cut_t some, void *p, __m512i v)
+INLINE void put16(bool whole, cut_t some, void *p, half_t v)
 {
     if (whole)
         _mm512_storeu_si512(p, v);
     else
         _mm512_mask_storeu_epi16(p, (__mmask32)some.lo | (__mmask32)some.hi << 16, v);
+}
+
+INLINE void stream16(void *p, half_t v)
+{
+    _mm512_stream_si512(p, v);
+}
+
+INLINE void stream32(void *p, pair_t v)
+{
+    _mm512_stream_si512(p, (__m512i)v.lo);
+    _mm512_stream_si512((__m512i *)p + 1, (__m512i)v.hi);
 }
 
 INLINE pair_t get_f16(bool whole, cut_t some, const void *p)
@@ -89,9 +104,9 @@ INLINE u32v round_f16(u32v v)
     return (u32v)_mm512_cvtph_ps(to_half(v));
 }
 
-INLINE void put_f16(bool whole, cut_t some, void *p, pair_t v)
+INLINE half_t half_f16(pair_t v)
 {
-    put16(whole, some, p, _mm512_inserti64x4(_mm512_castsi256_si512(to_half(v.lo)), to_half(v.hi), 1));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(to_half(v.lo)), to_half(v.hi), 1);
 }
 
 /* The upper half of each lane is v as bf16. The table says: for a NaN, v made quiet. */
@@ -109,20 +124,70 @@ INLINE u32v round_bf16(u32v v)
     return (u32v)to_upper(v) & 0xffff0000u;
 }
 
-INLINE void put_bf16(bool whole, cut_t some, void *p, pair_t v)
+#ifdef EPI_BF16
+enum {
+    DENORMAL = 0x20, /* which the instruction would take for zero */
+    NANS = 0x81,
+};
+
+/* Whether any of a pair is of some classes. */
+INLINE bool has_class(pair_t v, const int classes)
+{
+    const __mmask16 lo = _mm512_fpclass_ps_mask((__m512)v.lo, classes),
+                    hi = _mm512_fpclass_ps_mask((__m512)v.hi, classes);
+    return __builtin_expect(!_kortestz_mask16_u8(lo, hi), 0);
+}
+#endif
+
+INLINE half_t half_bf16(pair_t v)
 {
 #ifdef EPI_BF16
-    enum { DENORMAL = 0x20 }; /* which the instruction would take for zero */
-    const __mmask16 odd =
-        _mm512_fpclass_ps_mask((__m512)v.lo, DENORMAL) | _mm512_fpclass_ps_mask((__m512)v.hi, DENORMAL);
-    if (__builtin_expect(odd == 0, 1)) {
-        put16(whole, some, p, (__m512i)_mm512_cvtne2ps_pbh((__m512)v.hi, (__m512)v.lo));
-        return;
-    }
+    if (!has_class(v, DENORMAL))
+        return (half_t)_mm512_cvtne2ps_pbh((__m512)v.hi, (__m512)v.lo);
 #endif
     const __m512i lo = _mm512_srli_epi32(to_upper(v.lo), 16), hi = _mm512_srli_epi32(to_upper(v.hi), 16);
     const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    put16(whole, some, p, _mm512_permutexvar_epi64(order, _mm512_packus_epi32(lo, hi)));
+    return _mm512_permutexvar_epi64(order, _mm512_packus_epi32(lo, hi));
 }
+
+#ifdef EPI_BF16
+#define EPI_ADD_BF16
+
+/* The neighbours of a line of bf16: even places and odd ones, widened. */
+INLINE pair_t neighbours(half_t v)
+{
+    return (pair_t){(u32v)v << 16, (u32v)v & 0xffff0000u};
+}
+
+INLINE pair_t add_neighbours(pair_t a, pair_t b)
+{
+    return (pair_t){(u32v)((f32v)a.lo + (f32v)b.lo), (u32v)((f32v)a.hi + (f32v)b.hi)};
+}
+
+INLINE pair_t addend_neighbours(const twi_gemm_part_t *part, int i, int64_t at)
+{
+    const char *from = (const char *)part->addends[i] + at;
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)part->addend_ahead), 0, 2); /* may be no memory */
+    return neighbours(_mm512_loadu_si512(from));
+}
+
+/* Sums of neighbours need not be put in order before they are rounded. */
+INLINE bool add_bf16(const twi_gemm_part_t *part, int64_t at, pair_t v, half_t *sum_out)
+{
+    if (has_class(v, DENORMAL))
+        return false;
+    const pair_t own = neighbours((half_t)_mm512_cvtne2ps_pbh((__m512)v.hi, (__m512)v.lo));
+    pair_t sum = part->own == 0 ? own : addend_neighbours(part, 0, at);
+    for (int i = 1; i < part->n_addends; i++)
+        sum = add_neighbours(sum, i == part->own ? own : addend_neighbours(part, i, at));
+    if (has_class(sum, DENORMAL | NANS))
+        return false;
+    const half_t halves = (half_t)_mm512_cvtne2ps_pbh((__m512)sum.hi, (__m512)sum.lo);
+    const u32v lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const u32v order = lanes * 0x10001u + 0x100000u; /* halves i and 16 + i side by side */
+    *sum_out = _mm512_permutexvar_epi16((__m512i)order, halves);
+    return true;
+}
+#endif
 
 #include "gemm/epilogue_body.h"
