@@ -17,7 +17,8 @@
 enum {
     LINE_BYTES = 64,
     AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
-    SLICE_ROWS = 4,     /* of a tile that are finished at a time, between the steps of the next one */
+    ADDEND_TILES = 2,   /* addends are asked for so many tiles ahead */
+    SLICE_ROWS = 8,     /* of a tile that are finished at a time, between the steps of the next one */
 };
 
 typedef struct memory {
@@ -260,7 +261,7 @@ static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const twi_
         .n_addends = place->n_addends,
         .own = place->own,
         .ld_addend = tile->cols,
-        .addend_ahead = tile->rows * tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type),
+        .addend_ahead = ADDEND_TILES * tile->rows * tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type),
     };
     if (!w->plan->asides)
         finish_rows(w, tile->rows);
