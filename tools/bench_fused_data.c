@@ -198,14 +198,17 @@ size_t fused_window_bytes(const fused_plan_t *plan, const fused_case_t *c, int r
     const bool gathers = fused_op_gathers(c->op);
     const size_t row = gathers ? c->k * (types.x.bits / 8) : c->n * (types.partial.bits / 8);
     const size_t staged = fused_op_grouped(c->op) ? gathers ? rows_y : rows_x : 0;
-    return aligned(rows_x * row) + aligned(rows_y * row) + aligned(staged * row);
+    const size_t y = c->op == FUSED_MM_ALL_REDUCE ? rows_y * c->n * (types.y.bits / 8) : 0;
+    return aligned(rows_x * row) + aligned(rows_y * row) + aligned(staged * row) + aligned(y);
 }
 
 static bool make_results(fused_operands_t *operands)
 {
     const tw_dtype_t type = operands->types.y;
     const size_t n = operands->c->n;
-    return make_matrix(&operands->y, type, operands->rows_y, n) &&
+    const bool shared = operands->c->op == FUSED_MM_ALL_REDUCE; /* where peers can write to it */
+    return (shared ? make_shared(operands, &operands->y, type, operands->rows_y, n)
+                   : make_matrix(&operands->y, type, operands->rows_y, n)) &&
            make_matrix(&operands->y_first, type, operands->rows_y, n);
 }
 

@@ -31,7 +31,13 @@ typedef struct twi_gemm_epilogue {
     int64_t x3_ld; /* elements between rows */
 } twi_gemm_epilogue_t;
 
-/* A part of a product: the tile's first element is (row, col). */
+/* Another place for a tile. */
+typedef struct twi_gemm_also {
+    char *at;     /* of its first element */
+    int64_t step; /* bytes between rows */
+} twi_gemm_also_t;
+
+/* Some rows of a tile: the first element is (row, col). */
 typedef struct twi_gemm_part {
     const void *acc; /* 64-byte aligned; fp32 or int32 */
     int64_t ld_acc;  /* a multiple of 16 */
@@ -39,13 +45,13 @@ typedef struct twi_gemm_part {
     int rows, cols;
     void *out; /* of element (row, col), any alignment that its type has */
     int64_t ld_out;
-    void *also; /* another place for the same; NULL: none */
-    int64_t ld_also;
-    int stream; /* rows of both are whole lines, and may be stored around the caches */
+    int tile_row; /* rows of the tile before these: other places and addends are those of the tile */
+    const twi_gemm_also_t *also;
+    int n_also;
+    int stream; /* rows of all places are whole lines, and may be stored around the caches */
     /* Results to be added up, our own being number `own` of them, which is not looked at; NULL: none. */
-    const void *const *addends; /* of element (row - addend_row, col) */
+    const void *const *addends;
     int n_addends, own;
-    int addend_row;
     int64_t ld_addend;    /* elements between rows */
     int64_t addend_ahead; /* bytes from an element to what will be added after it, which is brought nearer */
 } twi_gemm_part_t;

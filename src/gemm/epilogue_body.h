@@ -114,35 +114,42 @@ INLINE pair_t rounded(uint32_t type, pair_t v)
 
 /* Where a row goes. */
 typedef struct places {
-    char *out, *also; /* also: or NULL */
-    int64_t out_step, also_step;
+    char *out;
+    const twi_gemm_also_t *also;
+    int n_also;
+    int64_t row, at; /* in the others: row, and bytes of the row */
     bool stream;
 } places_t;
+
+INLINE char *also_at(const places_t *to, int i)
+{
+    return to->also[i].at + to->row * to->also[i].step + to->at;
+}
 
 INLINE void put_half(const places_t *to, bool whole, cut_t some, half_t v)
 {
     if (whole && to->stream) {
         stream16(to->out, v);
-        if (to->also)
-            stream16(to->also, v);
+        for (int i = 0; i < to->n_also; i++)
+            stream16(also_at(to, i), v);
         return;
     }
     put16(whole, some, to->out, v);
-    if (to->also)
-        put16(whole, some, to->also, v);
+    for (int i = 0; i < to->n_also; i++)
+        put16(whole, some, also_at(to, i), v);
 }
 
 INLINE void put_pair(const places_t *to, bool whole, cut_t some, pair_t v)
 {
     if (whole && to->stream) {
         stream32(to->out, v);
-        if (to->also)
-            stream32(to->also, v);
+        for (int i = 0; i < to->n_also; i++)
+            stream32(also_at(to, i), v);
         return;
     }
     put32(whole, some, to->out, v);
-    if (to->also)
-        put32(whole, some, to->also, v);
+    for (int i = 0; i < to->n_also; i++)
+        put32(whole, some, also_at(to, i), v);
 }
 
 INLINE void put_out(uint32_t type, const places_t *to, bool whole, cut_t some, pair_t v)
@@ -202,9 +209,10 @@ INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, cons
     const char *acc = (const char *)part->acc + (int64_t)j * 4;
     places_t to = {
         .out = (char *)part->out + j * out_bytes,
-        .also = part->also ? (char *)part->also + j * out_bytes : NULL,
-        .out_step = part->ld_out * out_bytes,
-        .also_step = part->also ? part->ld_also * out_bytes : 0,
+        .also = part->also,
+        .n_also = part->n_also,
+        .row = part->tile_row,
+        .at = j * out_bytes,
         .stream = part->stream,
     };
     const char *x3 = NULL;
@@ -212,11 +220,11 @@ INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, cons
         x3 = (const char *)e->x3 + (part->row * e->x3_ld + part->col + j) * x3_bytes;
     const float *token = e->token ? e->token + part->row : NULL;
     pair_t token_pair = {splat(0x3f800000u), splat(0x3f800000u)};
-    const int64_t acc_step = part->ld_acc * 4, x3_step = e->x3_ld * x3_bytes;
+    const int64_t acc_step = part->ld_acc * 4, out_step = part->ld_out * out_bytes, x3_step = e->x3_ld * x3_bytes;
     const int64_t addend_step = part->ld_addend * out_bytes;
-    int64_t at = (part->addend_row * part->ld_addend + j) * out_bytes; /* in the addends */
+    int64_t at = (part->tile_row * part->ld_addend + j) * out_bytes; /* in the addends */
     const int rows = part->rows;
-    for (int r = 0; r < rows; r++, acc += acc_step, to.out += to.out_step, to.also += to.also_step, at += addend_step) {
+    for (int r = 0; r < rows; r++, acc += acc_step, to.out += out_step, to.row++, at += addend_step) {
         if (plan.steps == INT_TOKEN || (plan.steps == INT_ALL && token))
             token_pair.lo = token_pair.hi = splat(twi_f32_bits(token[r]));
         pair_t v = values(plan.steps, get32(whole, some, acc), &columns, token_pair);

@@ -42,9 +42,9 @@ typedef struct twi_gemm_tile {
 typedef struct twi_gemm_place {
     void *out;
     int64_t ld_out;
-    void *also; /* another place for the same; NULL: none */
-    int64_t ld_also;
-    bool stream; /* rows of both are whole lines, and are stored around the caches if the level can */
+    const twi_gemm_also_t *also; /* other places for the same; they stay until it is done */
+    int n_also;
+    bool stream; /* rows of all places are whole lines, and are stored around the caches if the level can */
     int tag;     /* for the hook itself */
     /* Lines that the hook will use, prefetched during the last k-block. */
     twi_gemm_touch_t touch[TWI_GEMM_TOUCH_MAX];

@@ -194,9 +194,8 @@ static void place_tile(const work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t 
     tile->out = w->problem->c ? (char *)w->problem->c + (tile->row * tile->ld_out + tile->col) * item_bytes : NULL;
     place_out->out = tile->out;
     place_out->ld_out = tile->ld_out;
-    place_out->also = NULL;
     place_out->stream = false;
-    place_out->n_touch = place_out->tag = 0;
+    place_out->n_also = place_out->n_touch = place_out->tag = 0;
     place_out->addends = NULL;
     if (hook) {
         hook->place(hook->user, tile, place_out);
@@ -230,9 +229,7 @@ static void finish_rows(const work_t *w, int rows)
     part->acc = (const char *)part->acc + part->rows * part->ld_acc * 4;
     part->row += part->rows;
     part->out = (char *)part->out + part->rows * part->ld_out * item_bytes;
-    if (part->also)
-        part->also = (char *)part->also + part->rows * part->ld_also * item_bytes;
-    part->addend_row += part->rows;
+    part->tile_row += part->rows;
 }
 
 static void finish_slice(void *work)
@@ -255,7 +252,7 @@ static void finish_tile(const work_t *w, const twi_gemm_tile_t *tile, const twi_
         .out = place->out,
         .ld_out = place->ld_out,
         .also = place->also,
-        .ld_also = place->ld_also,
+        .n_also = place->n_also,
         .stream = place->stream,
         .addends = place->addends,
         .n_addends = place->n_addends,

@@ -10,6 +10,9 @@ void twi_entry_fill(twi_op_t *op, int64_t m);
 /* Shows the entry, and op->lists in the first slot, to the peers. */
 void twi_entry_publish(twi_op_t *op);
 
+/* What a rank that has entered calls. */
+const twi_call_entry_t *twi_entry_of(const twi_op_t *op, int rank);
+
 /* Whether a rank that has entered calls the same. */
 bool twi_entry_agrees(const twi_op_t *op, int rank);
 

@@ -12,7 +12,8 @@
  *     result   so many units of finished results can be read
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
  *
- * A rank writes to its own window only. A slot holds one round of a call; its memory may be used again
+ * A rank writes to its own window only; but for results of mm_all_reduce, which their owner writes to the y of a
+ * peer that has it there: after the peer's `sent`, so it has entered, and before our `result`. A slot holds one round of a call; its memory may be used again
  * when every rank's `taken` has passed that round (ops_slots.c):
  *     owner: loads taken of all ranks (acquire), writes the slot and its place, stores sent or result (release)
  *     peer:  loads sent or result (acquire), reads place and slot, stores taken (release)
@@ -28,9 +29,9 @@
 #define TWI_CALL_EPOCH(call, count) ((uint64_t)(call) << TWI_CALL_UNIT_BITS | (uint64_t)(count))
 #define TWI_SLOTS_LIVE 8 /* rounds of a rank that are not taken yet */
 
-/* What a rank calls: all that has to agree, in words that a message can show. */
+/* What a rank calls, in words that a message can show. */
 typedef struct twi_call_entry {
-    uint64_t hash;  /* of the rest */
+    uint64_t hash;  /* of what has to agree */
     uint32_t kind;  /* twi_op_kind_t */
     uint32_t types; /* twi_gemm_kind_t << 16 | type of the result << 8 | rows have scales << 1 | weights are int8 */
     uint32_t wire;
@@ -39,6 +40,9 @@ typedef struct twi_call_entry {
     int64_t k, n;
     int64_t experts; /* 0: not grouped */
     char kernel[48]; /* its name: tiles are of its shape */
+    /* Need not agree: where in the rank's window its y is, and 1 more, if peers may write there; and its rows apart. */
+    uint64_t y_place;
+    int64_t y_step; /* bytes */
 } twi_call_entry_t;
 
 typedef struct twi_ops_board {

@@ -12,8 +12,8 @@
  * whose partials come too late are summed later. Not fused, strips are cut without regard to owners, and
  * everything is summed after the product.
  *
- * The result of mm_all_reduce takes the place of the owner's own partial, where peers copy it from, a piece of a
- * strip at a time.
+ * The result of mm_all_reduce goes to the y of peers that offer it in their entry. For the others it takes the place of
+ * the owner's own partial, where they copy it from. Either way they are told of a piece of a strip at a time.
  */
 #include "coll/reduce.h"
 #include "ops/model.h"
@@ -40,6 +40,7 @@ typedef struct mm_reduce {
     bool everything; /* mm_all_reduce where every rank sums all rows */
     bool defer;      /* own partials always go to the slot first */
     bool streams;    /* the result is written around the caches */
+    bool pushed;     /* owners write their results to our y */
     uint32_t out_type;
     int64_t wire_bytes, out_bytes; /* of an element */
     int64_t round_cols;            /* but for the last round */
@@ -107,6 +108,10 @@ typedef struct mm_tiles {
     const char **bases;       /* [size] the strip in everybody's, if they are all there */
     int64_t index;            /* of an own strip, else -1 */
     bool fused;               /* partials of the peers are added at once */
+    int n_others;             /* peers whose y results are written to: worker->others */
+    bool others_lines;        /* all of them as whole lines */
+    bool slot_results;        /* there are peers who copy them */
+    int turn;                 /* of worker->also */
     int64_t late;             /* columns before it was so */
     int64_t told;             /* columns whose sums peers know of; of an own strip */
 } mm_tiles_t;

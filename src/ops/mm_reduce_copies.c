@@ -28,6 +28,10 @@ bool twi_mm_copy_lacks(twi_op_t *op, int peer, int64_t item, int rank)
 void twi_mm_copy_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
 {
     const copy_t copy = copy_of(op, peer, item, worker);
+    if (copy.tiles.r->pushed) { /* it is there */
+        twi_reads_finish(op, copy.piece.round);
+        return;
+    }
     const twi_gemm_strip_t part = {.row = copy.tiles.strip->row + copy.first,
                                    .rows = copy.rows,
                                    .col = copy.tiles.col + copy.piece.col,

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/sizes.h"
+#include "ops/agree.h"
 #include "ops/mm_reduce.h"
 
 /* Scratch tiles of a worker. */
@@ -29,19 +30,6 @@ static char *slot_of(const mm_tiles_t *t, int rank)
 }
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
-
-static void store_rows(const mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, int64_t cols, const char *tile)
-{
-    const twi_rows_t copy = {
-        .dst = y_at(t, first, col),
-        .dst_step = t->op->problem.product.ldc * t->r->out_bytes,
-        .src = tile,
-        .src_step = cols * t->r->out_bytes,
-        .n = rows,
-        .bytes = (size_t)(cols * t->r->out_bytes),
-    };
-    t->r->copy_rows(&copy);
-}
 
 /* fp32 sums, contiguous, to the type of the result, contiguous. */
 static void round_sums(const mm_tiles_t *t, int64_t rows, int64_t cols, const char *sums, char *out)
@@ -89,21 +77,68 @@ static char *result_at(const mm_tiles_t *t, int64_t first, int64_t col, int64_t 
     return t->r->gathers ? tile_at(t, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
 }
 
-/* Its result to y. */
-static void store_block(const mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, int64_t cols, const char *block)
+/* Where results go besides our y. All peers have sent something, so their entries are there. */
+static void find_others(mm_tiles_t *t)
 {
-    const twi_op_problem_t *problem = &t->op->problem;
-    if (problem->wire == TW_WIRE_INT8)
-        t->r->wire->dequantise(t->r->out_type, (const int8_t *)block, rows, cols, problem->comm_scale_2 + t->col + col,
-                               y_at(t, first, col), problem->product.ldc);
-    else
-        store_rows(t, first, rows, col, cols, block);
+    const twi_op_t *op = t->op;
+    t->n_others = 0;
+    t->others_lines = true;
+    t->slot_results = false;
+    for (int p = 0; t->r->gathers && p < op->size; p++) {
+        const twi_call_entry_t *entry = twi_entry_of(op, p);
+        if (p == op->rank)
+            continue;
+        if (entry->y_place == 0) {
+            t->slot_results = true;
+            continue;
+        }
+        char *y = (char *)twi_transport_at(op->transport, p, entry->y_place - 1);
+        t->worker->others[t->n_others++] = (twi_gemm_also_t){.at = y, .step = entry->y_step};
+        t->others_lines = t->others_lines && twi_panels_lines(y, entry->y_step, 0);
+    }
 }
 
 static void find_bases(mm_tiles_t *t)
 {
     for (int p = 0; p < t->op->size; p++)
         t->bases[p] = slot_of(t, p);
+    find_others(t);
+}
+
+/* Element (first, col) of the strip in the y of a peer. */
+static twi_gemm_also_t other_at(const mm_tiles_t *t, int i, int64_t first, int64_t col)
+{
+    const twi_gemm_also_t *other = &t->worker->others[i];
+    const int64_t at = (t->strip->row + first) * other->step + (t->col + col) * t->r->out_bytes;
+    return (twi_gemm_also_t){.at = other->at + at, .step = other->step};
+}
+
+static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int64_t cols, twi_gemm_also_t to)
+{
+    const twi_rows_t copy = {
+        .dst = to.at,
+        .dst_step = to.step,
+        .src = tile,
+        .src_step = cols * t->r->out_bytes,
+        .n = rows,
+        .bytes = (size_t)(cols * t->r->out_bytes),
+    };
+    t->r->copy_rows(&copy);
+}
+
+/* The result of a block to our y, and to those of peers. */
+static void store_block(const mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, int64_t cols, const char *block)
+{
+    const twi_op_problem_t *problem = &t->op->problem;
+    const int64_t y_step = problem->product.ldc * t->r->out_bytes;
+    if (problem->wire == TW_WIRE_INT8) {
+        t->r->wire->dequantise(t->r->out_type, (const int8_t *)block, rows, cols, problem->comm_scale_2 + t->col + col,
+                               y_at(t, first, col), problem->product.ldc);
+        return;
+    }
+    store_rows(t, block, rows, cols, (twi_gemm_also_t){y_at(t, first, col), y_step});
+    for (int i = 0; i < t->n_others; i++)
+        store_rows(t, block, rows, cols, other_at(t, i, first, col));
 }
 
 static void set_sources(const mm_tiles_t *t, int64_t first, int64_t col, int64_t cols)
@@ -177,6 +212,7 @@ void twi_mm_tiles_tell(mm_tiles_t *t, int64_t end)
 {
     const mm_reduce_t *r = t->r;
     const int64_t strips = r->shares[t->op->rank].n;
+    twi_stream_fence();
     while (r->gathers && t->told < end) {
         const int64_t stop = twi_least((t->told / r->piece_cols + 1) * r->piece_cols, end);
         const mm_piece_t piece = {.round = t->round, .strip = t->index, .col = t->told};
@@ -201,20 +237,34 @@ static void look_for_partials(mm_tiles_t *t, int64_t col, int64_t cols)
         t->late = t->told = col + cols;
 }
 
-/* A result straight to y, and to our slot for peers: around the caches if it is large, and lines to lines. */
-static void place_result(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col, char *slot,
+/* The places of a result besides our y; they last until the one after the next is asked for. */
+static int list_places(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col, char *slot,
+                       const twi_gemm_also_t **also_out)
+{
+    t->turn ^= 1;
+    twi_gemm_also_t *also = t->worker->also + t->turn * (t->op->size + 1);
+    int n = 0;
+    for (; n < t->n_others; n++)
+        also[n] = other_at(t, n, first, col);
+    if (t->slot_results)
+        also[n++] = (twi_gemm_also_t){.at = slot, .step = tile->cols * t->r->out_bytes};
+    *also_out = also;
+    return n;
+}
+
+/* A result straight to where it goes: around the caches if it is large, and lines to lines. */
+static void place_result(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col, char *slot,
                          twi_gemm_place_t *place)
 {
     const int64_t row_bytes = tile->cols * t->r->out_bytes, y_step = t->op->problem.product.ldc * t->r->out_bytes;
     place->out = y_at(t, first, col);
     place->ld_out = t->op->problem.product.ldc;
-    place->also = t->r->gathers ? slot : NULL;
-    place->ld_also = tile->cols;
-    place->stream = t->r->streams && twi_panels_lines(place->out, y_step, row_bytes) &&
-                    (!place->also || twi_panels_lines(slot, row_bytes, row_bytes));
+    place->n_also = list_places(t, tile, first, col, slot, &place->also);
+    place->stream = t->r->streams && t->others_lines && twi_panels_lines(place->out, y_step, row_bytes) &&
+                    twi_panels_lines(slot, row_bytes, row_bytes);
     if (place->stream)
         return;
-    if (place->also)
+    if (t->slot_results)
         twi_panel_touch(place, slot, tile->rows * row_bytes, 1);
     const char *row = place->out, *end = row + row_bytes;
     for (const char *line = row - (uintptr_t)row % TWI_OPS_LINE; line < end; line += TWI_OPS_LINE)
@@ -222,7 +272,7 @@ static void place_result(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64
 }
 
 /* A fused tile of 16-bit partials is summed by the epilogue itself; others pass through a scratch tile. */
-static void place_fused(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col, char *slot,
+static void place_fused(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col, char *slot,
                         twi_gemm_place_t *place)
 {
     place->tag = TAG_FUSED;
@@ -300,10 +350,8 @@ static void finish_tile(void *user, const twi_gemm_tile_t *tile)
     if (tile->tag && t->op->problem.wire != TW_WIRE_OUT)
         sum_tile(t, tile);
     const bool last = tile->row + tile->rows == t->strip->row + t->strip->rows;
-    if (tile->tag && last && t->r->gathers && end % t->r->piece_cols == 0) {
-        twi_stream_fence();
+    if (tile->tag && last && t->r->gathers && end % t->r->piece_cols == 0)
         twi_mm_tiles_tell(t, end);
-    }
 }
 
 twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles)

@@ -88,7 +88,7 @@ static size_t lines(int64_t bytes)
 }
 
 typedef struct layout {
-    size_t gemm, panels, rows, tile, sources;
+    size_t gemm, panels, rows, tile, sources, others;
 } layout_t;
 
 static layout_t worker_layout(const twi_op_t *op)
@@ -97,6 +97,7 @@ static layout_t worker_layout(const twi_op_t *op)
     layout_t layout = {
         .tile = (size_t)TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX * 4,
         .sources = lines(2 * (int64_t)op->size * (int64_t)sizeof(void *)),
+        .others = lines((int64_t)op->size * (int64_t)sizeof(twi_gemm_also_t)),
     };
     for (size_t i = 0; i < 2; i++) {
         const twi_gemm_plan_t *plan = plans[i];
@@ -113,8 +114,8 @@ static layout_t worker_layout(const twi_op_t *op)
 static bool place_worker(twi_op_worker_t *worker, const layout_t *layout)
 {
     const size_t n_tiles = sizeof worker->tiles / sizeof worker->tiles[0];
-    const size_t bytes =
-        lines((int64_t)layout->gemm) + layout->panels + layout->rows + n_tiles * layout->tile + 2 * layout->sources;
+    const size_t bytes = lines((int64_t)layout->gemm) + layout->panels + layout->rows + n_tiles * layout->tile +
+                         2 * layout->sources + 4 * layout->others;
     if (!twi_buffer_grow(&worker->memory, bytes))
         return false;
     char *at = worker->memory.data;
@@ -126,6 +127,8 @@ static bool place_worker(twi_op_worker_t *worker, const layout_t *layout)
         worker->tiles[i] = at;
     worker->all_sources = worker->sources = (const void **)(void *)at;
     worker->bases = (const char **)(void *)(at + layout->sources);
+    worker->others = (twi_gemm_also_t *)(void *)(at + 2 * layout->sources);
+    worker->also = (twi_gemm_also_t *)(void *)(at + 2 * layout->sources + layout->others);
     worker->packed = NULL;
     return true;
 }

@@ -57,14 +57,14 @@ void twi_entry_publish(twi_op_t *op)
     twi_transport_wake(op->transport);
 }
 
-static const twi_call_entry_t *entry_of(const twi_op_t *op, int rank)
+const twi_call_entry_t *twi_entry_of(const twi_op_t *op, int rank)
 {
     return &twi_board(op->transport, rank)->calls[op->call % 2];
 }
 
 bool twi_entry_agrees(const twi_op_t *op, int rank)
 {
-    return entry_of(op, rank)->hash == op->entry.hash;
+    return twi_entry_of(op, rank)->hash == op->entry.hash;
 }
 
 static const char *kind_name(uint32_t kind)
@@ -109,7 +109,7 @@ tw_status_t twi_entry_differs(const twi_op_t *op, int rank)
     char ours[192];
     char theirs[192];
     describe(&op->entry, ours, sizeof ours);
-    describe(entry_of(op, rank), theirs, sizeof theirs);
+    describe(twi_entry_of(op, rank), theirs, sizeof theirs);
     return twi_fail(TW_ERR_DIVERGED, "call %" PRIu64 ": rank %d called %s, rank %d called %s", op->call, op->rank, ours,
                     rank, theirs);
 }

@@ -141,14 +141,6 @@ tw_status_t twi_engine_health(twi_engine_t *e)
 
 /* ---- Posting ---- */
 
-static uint64_t window_offset(const twi_engine_t *e, const void *address, size_t bytes)
-{
-    const twi_window_t *own = e->transport->windows[e->rank];
-    const uintptr_t a = (uintptr_t)address;
-    const uintptr_t base = (uintptr_t)own->base;
-    return a >= base && a - base <= own->bytes && bytes <= own->bytes - (a - base) ? a - base + 1 : 0;
-}
-
 static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 {
     const uintptr_t x = (uintptr_t)a;
@@ -224,8 +216,8 @@ static void fill_entry(twi_engine_t *e, twi_task_t *task, const twi_task_args_t 
     twi_entry_t *entry = &board->entries[task->sequence % TWI_TASK_RING];
     entry->send = (uint64_t)(uintptr_t)args->send;
     entry->recv = (uint64_t)(uintptr_t)args->recv;
-    entry->send_window = window_offset(e, args->send, args->send_bytes);
-    entry->recv_window = window_offset(e, args->recv, args->recv_bytes);
+    entry->send_window = twi_transport_place(e->transport, args->send, args->send_bytes);
+    entry->recv_window = twi_transport_place(e->transport, args->recv, args->recv_bytes);
     entry->count = args->count;
     entry->stride = args->stride;
     entry->number = task->sequence;

@@ -117,6 +117,14 @@ static inline uint8_t *twi_transport_at(const twi_transport_t *t, int rank, size
     return t->windows[rank]->base + offset;
 }
 
+/* Where in our window some memory is, and 1 more; 0: it is not there. */
+static inline uint64_t twi_transport_place(const twi_transport_t *t, const void *address, size_t bytes)
+{
+    const twi_window_t *own = t->windows[t->rank];
+    const uintptr_t a = (uintptr_t)address, base = (uintptr_t)own->base;
+    return a >= base && a - base <= own->bytes && bytes <= own->bytes - (a - base) ? a - base + 1 : 0;
+}
+
 static inline twi_window_header_t *twi_transport_header(const twi_transport_t *t, int rank)
 {
     return twi_window_header(t->windows[rank]);

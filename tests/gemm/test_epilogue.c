@@ -175,6 +175,7 @@ typedef struct call {
     twi_gemm_epilogue_t epilogue; /* pointers that are not NULL become those of the arrays */
     twi_gemm_part_t part;
     const void *addends[MAX_ADDENDS];
+    twi_gemm_also_t also; /* of the tile's first row; step 0: none */
     bool at_end;
 } call_t;
 
@@ -231,14 +232,14 @@ static const void *addend_place(const call_t *call, int a)
 {
     const twi_gemm_part_t *part = &call->part;
     const int64_t ld = part->ld_addend;
-    const size_t bytes = (size_t)((part->addend_row + part->rows - 1) * ld + part->cols) * 2;
+    const size_t bytes = (size_t)((part->tile_row + part->rows - 1) * ld + part->cols) * 2;
     if (a == call->sheet->own)
         return NULL;
     uint8_t *p = room_place(call->rooms, (array_t)(ADDEND + a), call->at_end, bytes);
     memset(p, PANELS_FILLING, bytes);
     for (int i = 0; i < part->rows; i++)
         for (int j = 0; j < part->cols; j++)
-            store(p, (part->addend_row + i) * ld + j, 2, call->sheet->addends[a][i][j]);
+            store(p, (part->tile_row + i) * ld + j, 2, call->sheet->addends[a][i][j]);
     return p;
 }
 
@@ -258,10 +259,16 @@ static size_t out_bytes(const call_t *call)
     return (size_t)((part->rows - 1) * part->ld_out + part->cols) * twi_dtype_bytes(call->epilogue.out_type);
 }
 
+/* Of the part's rows in the other place. */
 static size_t also_bytes(const call_t *call)
 {
-    const twi_gemm_part_t *part = &call->part;
-    return (size_t)((part->rows - 1) * part->ld_also + part->cols) * twi_dtype_bytes(call->epilogue.out_type);
+    return (size_t)((call->part.rows - 1) * call->also.step) +
+           (size_t)call->part.cols * twi_dtype_bytes(call->epilogue.out_type);
+}
+
+static uint8_t *also_at(const call_t *call)
+{
+    return (uint8_t *)call->also.at + call->part.tile_row * call->also.step;
 }
 
 static void call_lay_out(call_t *call)
@@ -282,8 +289,12 @@ static void call_lay_out(call_t *call)
     addends_lay_out(call);
     part->acc = acc_place(call);
     part->out = room_place(call->rooms, OUT, call->at_end, out_bytes(call));
-    if (part->ld_also > 0)
-        part->also = room_place(call->rooms, ALSO, call->at_end, also_bytes(call));
+    if (call->also.step > 0) {
+        uint8_t *rows = room_place(call->rooms, ALSO, call->at_end, also_bytes(call));
+        call->also.at = (char *)rows - part->tile_row * call->also.step;
+        part->also = &call->also;
+        part->n_also = 1;
+    }
 }
 
 static void wrong_cell(const call_t *call, int i, int j, uint32_t got)
@@ -321,12 +332,12 @@ static void check_also(const call_t *call)
 {
     const size_t size = twi_dtype_bytes(call->epilogue.out_type);
     const twi_gemm_part_t *part = &call->part;
+    const int64_t ld = call->also.step / (int64_t)size;
     for (int i = 0; i < part->rows; i++)
-        for (int64_t j = 0; j < (i < part->rows - 1 ? part->ld_also : part->cols); j++)
-            CHECK_EQ(load(part->also, i * part->ld_also + j, size), j < part->cols
-                                                                        ? load(part->out, i * part->ld_out + j, size)
-                                                                    : size == 2 ? 0xa5a5u
-                                                                                : 0xa5a5a5a5u);
+        for (int64_t j = 0; j < (i < part->rows - 1 ? ld : part->cols); j++)
+            CHECK_EQ(load(also_at(call), i * ld + j, size), j < part->cols ? load(part->out, i * part->ld_out + j, size)
+                                                            : size == 2    ? 0xa5a5u
+                                                                           : 0xa5a5a5a5u);
 }
 
 /* The rest of the pages of an output, before or after it. */
@@ -346,16 +357,16 @@ static void call_run(call_t *call)
 {
     call_lay_out(call);
     memset(call->part.out, PANELS_FILLING, out_bytes(call));
-    if (call->part.also)
-        memset(call->part.also, PANELS_FILLING, also_bytes(call));
+    if (call->part.n_also)
+        memset(also_at(call), PANELS_FILLING, also_bytes(call));
     twi_gemm_finish(call->level)(&call->epilogue, &call->part);
     for (int i = 0; i < call->part.rows; i++)
         check_row(call, i);
     check_around(call, OUT, out_bytes(call));
-    if (call->part.also) {
+    if (call->part.n_also) {
         check_also(call);
         check_around(call, ALSO, also_bytes(call));
-        memset(call->part.also, PANELS_FILLING, also_bytes(call));
+        memset(also_at(call), PANELS_FILLING, also_bytes(call));
     }
     memset(call->part.out, PANELS_FILLING, out_bytes(call));
 }
@@ -371,18 +382,18 @@ static call_t call_random(const sheet_t *sheet, const rooms_t *rooms, const twi_
                                   .col = (int64_t)(r >> 16) % SIDE,
                                   .ld_acc = (cols + 15) / 16 * 16 + (r >> 24 & 1 ? 16 : 0),
                                   .ld_out = cols + (int64_t)((r >> 32) % GAP),
-                                  .addend_row = (int)((r >> 44) % SIDE),
+                                  .tile_row = (int)((r >> 44) % SIDE),
                                   .ld_addend = cols + (int64_t)((r >> 48) % GAP),
                                   .addend_ahead = (int64_t)(r >> 54) * 4096 - 4096};
     if (call.part.ld_acc > MAX_COLS)
         call.part.ld_acc = MAX_COLS;
     if (panels_below(random, 2))
-        call.part.ld_also = cols + (int64_t)panels_below(random, GAP);
+        call.also.step = (cols + (int64_t)panels_below(random, GAP)) * (int64_t)twi_dtype_bytes(e->out_type);
     const int64_t line = 64 / (int64_t)twi_dtype_bytes(e->out_type);
     if (cols % line == 0 && panels_below(random, 2)) {
         call.part.stream = 1;
         call.part.ld_out = twi_round_up(call.part.ld_out, line);
-        call.part.ld_also = twi_round_up(call.part.ld_also, line);
+        call.also.step = twi_round_up(call.also.step, 64);
     }
     call.epilogue.x3_ld = call.part.col + cols + (int64_t)((r >> 40) % GAP);
     return call;

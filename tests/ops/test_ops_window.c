@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mm_all_reduce of ranks some of which have y in their window, where the owners of results write them, and
+ * the others not, who copy theirs: the same bits whoever has it where, for every wire, fused or not, in one
+ * round or several, with rows of whole lines or not. Other memory of the window stays as it was.
+ */
+#define _GNU_SOURCE
+#include "ops/ops_sample.h"
+
+static const uint64_t default_seed = 0x6f707377696e6431u;
+
+enum { WINDOW_BYTES = 1 << 20, FILLING = 0x5a };
+
+/* Who has y in the window: a bit for each rank. */
+static const unsigned in_window[] = {0xffu, 0x00u, 0x55u, 0xfeu};
+
+typedef struct setting {
+    tw_transport_t transport;
+    int ranks;
+    const char *workers, *stream_bytes;
+} setting_t;
+
+/* What is not y has kept its filling. */
+static void check_rest(const char *window, const mm_rows_t *y, const char *from)
+{
+    const size_t ld = (size_t)y->ld * y->item, row = (size_t)y->columns * y->item;
+    const size_t first = (size_t)(from - window);
+    for (size_t i = 0; i < WINDOW_BYTES; i++) {
+        const bool after = i >= first && (i - first) / ld < (size_t)y->rows && (i - first) % ld < row;
+        if (!after && window[i] != FILLING)
+            test_fail(__FILE__, __LINE__, "byte %zu of the window, y begins at %zu, is written", i, first);
+    }
+}
+
+/* A call with y in the window, `skip` bytes from its first line; then y is where the check looks for it. */
+static void run_in_window(tw_comm_t *comm, op_call_t *call, char *window, size_t skip)
+{
+    mm_rows_t *y = &call->out[OP_Y];
+    tw_tensor_t tensor = y->view.tensor;
+    char *from = window + 64 + skip;
+    CHECK((size_t)(y->rows * y->ld) * y->item + 128 <= WINDOW_BYTES);
+    memset(window, FILLING, WINDOW_BYTES);
+    tensor.data = from;
+    call->args.all_reduce.y = &tensor;
+    CHECK_OK(op_call_run(call, comm));
+    check_rest(window, y, from);
+    for (int64_t i = 0; i < y->rows; i++)
+        memcpy(y->room.data + (size_t)(i * y->ld) * y->item, from + (size_t)(i * y->ld) * y->item,
+               (size_t)y->columns * y->item);
+}
+
+static void try_case(tw_comm_t *comm, const op_case_t *c, char *window)
+{
+    op_wanted_t wanted;
+    op_wanted_open(&wanted, c, tw_comm_rank(comm));
+    for (size_t who = 0; who < MM_LENGTH(in_window); who++) {
+        op_call_t call;
+        op_call_open(&call, c, tw_comm_rank(comm));
+        if (in_window[who] >> tw_comm_rank(comm) & 1)
+            run_in_window(comm, &call, window, who == 3 ? 6 : 0);
+        else
+            CHECK_OK(op_call_run(&call, comm));
+        op_check(&call, &wanted);
+        op_call_close(&call);
+    }
+    op_wanted_close(&wanted);
+}
+
+static void window_body(tw_comm_t *comm, void *arg)
+{
+    static const int64_t columns[] = {160, 150, 20};
+    static const op_shape_t shapes[] = {{600, 40, 0}, {37, 40, 0}};
+    panels_random_t random = panels_random(default_seed);
+    void *window;
+    (void)arg;
+    CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
+    for (int way = 0; way < 4 * OP_LARGE_WAYS; way++) {
+        op_case_t c = {.kind = OP_MM_ALL_REDUCE, .size = tw_comm_size(comm), .lines = way % 3 > 0};
+        const bool quantised = way % 4 == 3;
+        c.types = quantised ? &op_int8_types[3] : &op_float_types[way % 2];
+        c.wire = quantised ? TW_WIRE_INT8 : way % 4 == 2 ? TW_WIRE_F32 : TW_WIRE_OUT;
+        c.seed = panels_next(&random);
+        c.packed = panels_below(&random, 2);
+        c.bias = panels_below(&random, 2);
+        c.m = shapes[way % 5 == 4].m;
+        c.k = 40;
+        c.n = columns[way % MM_LENGTH(columns)];
+        c.rounds = op_rounds[way % MM_LENGTH(op_rounds)];
+        try_case(comm, &c, window);
+    }
+    tw_mem_free(comm, window);
+}
+
+static void all_windows(const setting_t *setting)
+{
+    ranks_args_t args = RANKS_ARGS_INIT;
+    args.transport = setting->transport;
+    args.n = setting->ranks;
+    CHECK_EQ(setenv("TILEWIRE_STREAM_BYTES", setting->stream_bytes, 1), 0);
+    CHECK_EQ(setenv("TILEWIRE_THREADS", setting->workers, 1), 0);
+    ranks_run(&args, window_body, NULL);
+}
+
+#define TEST_WINDOW(name, TRANSPORT, ranks, workers, stream_bytes)                               \
+    TEST(name)                                                                                   \
+    {                                                                                            \
+        all_windows(&(const setting_t){TW_TRANSPORT_##TRANSPORT, ranks, workers, stream_bytes}); \
+    }
+
+TEST_WINDOW(threads_2_1, THREADS, 2, "1", "1K")
+TEST_WINDOW(threads_3_3, THREADS, 3, "3", "1K")
+TEST_WINDOW(shm_1_1, SHM, 1, "1", "1K")
+TEST_WINDOW(shm_2_1, SHM, 2, "1", "1K")
+TEST_WINDOW(shm_3_3, SHM, 3, "3", "1K")
+TEST_WINDOW(shm_4_1, SHM, 4, "1", "8M")
