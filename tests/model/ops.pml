@@ -10,11 +10,12 @@
  *
  * In each round a rank writes U units to its slot. Every peer reads them, as rows of a gather or
  * partials of a sum. With -DRESULTS the rank then sums, writes a result to the same slot, and every
- * peer copies that. With -DLISTS the first slot of a call begins with a list that peers read first.
+ * peer copies that; with -DPUSH it writes it to the peer's y instead, who need not read the slot. With -DLISTS the first slot of a call begins with a list that peers read first.
  *
  * What is shown, for every interleaving:
  *   - what a rank reads is what it expects, from the first byte to the last: of this call and this
  *     round, and neither unfinished nor overwritten;
+ *   - a rank's y is written only while the rank is in the call, and it is there when the call ends;
  *   - an entry is not overwritten while a rank has still to compare it: two suffice;
  *   - nothing is read of a rank that calls something else, and no such call ends well on any rank;
  *   - nobody hangs: every rank ends all its calls, or with an error where calls differ;
@@ -29,7 +30,7 @@
  * A slot may be any that is free, not the lowest one only.
  *
  * Settings: -DW=2|3 -DC=n -DR=n -DU=n, -DPLACES=n (slots that the memory has room for), -DLIVE=n (places on
- * the board), -DRESULTS, -DLISTS, -DNOTHING (units are written, nobody needs one), -DONEWAY (rank 0 alone
+ * the board), -DRESULTS, -DPUSH (with it, W = 2), -DLISTS, -DNOTHING (units are written, nobody needs one), -DONEWAY (rank 0 alone
  * needs them, its own too), -DUNEVEN (rank 1 has one round only), -DDIVERGE (one rank calls something else
  * once). COVER(x) and -DBUG_x as in epoch.pml.
  */
@@ -97,6 +98,13 @@ byte place[W * 2 * LIVE];
 byte slot[W * PLACES * PARTS];
 #define PART(q, at, part) (((q) * PLACES + (at)) * PARTS + (part))
 #define TAG(q, r) (1 + call * R + (r) + 64 * KIND(q))
+
+#ifdef PUSH
+byte y[W * R];                             /* of rank q, in round r: what its peer wrote. 0: being written */
+byte lent[W];                              /* 1 + the call for which rank q lends its y; 0: it does not */
+#define Y(q, r) y[(q) * R + (r)]
+#define LENT(q) (q == me || lent[q] == 1 + call)
+#endif
 
 #ifdef DIVERGE
 byte when;                                 /* rank 0 calls something else in this call; ranks are alike */
@@ -278,11 +286,28 @@ inline end_read(round, count)
     pass_rounds()
 }
 
-/* The result takes the place of a partial of ours. */
-inline begin_result() { slot[PART(me, PLACE(me, summed), U)] = 0; summing = 1 }
+/* The result takes the place of a partial of ours, or goes to the peer's y. */
+inline begin_result()
+{
+#ifdef PUSH
+    assert(ALL(LENT));
+    Y(NEXT1, summed) = 0;
+#else
+    slot[PART(me, PLACE(me, summed), U)] = 0;
+#endif
+#ifdef BUG_EARLY_RESULT
+    result[me] = EPOCH(call, summed + 1);
+#endif
+    summing = 1
+}
 inline end_result()
 {
+#ifdef PUSH
+    assert(ALL(LENT));                     /* still */
+    Y(NEXT1, summed) = TAG(me, summed);
+#else
     slot[PART(me, PLACE(me, summed), U)] = TAG(me, summed);
+#endif
     summed++; summing = 0;
     result[me] = EPOCH(call, summed); COVER(summed);
     pass_rounds()
@@ -290,6 +315,11 @@ inline end_result()
 
 /* ---- A rank ------------------------------------------------------------------------------------ */
 
+#ifdef BUG_EARLY_PUSH
+#define MAY_SUM      true
+#else
+#define MAY_SUM      ALL(HAS_READ)
+#endif
 #define READ_ALL(q)  (q == me || (read[q] == NEEDED(q) * U && copied[q] == SUMMED(q)))
 #define ALL_DONE     (inside && MET && ALL_WRITTEN && summed == SUMMED(me) && ALL(READ_ALL))
 #ifdef BUG_END_ALONE
@@ -304,6 +334,9 @@ inline start_call()
 #if !defined(LISTS) || defined(BUG_EARLY_PASS)
     pass_rounds();
 #endif
+#ifdef PUSH
+    lent[me] = 1 + call;
+#endif
     started = 1
 }
 
@@ -311,6 +344,9 @@ inline end_call()
 {
 #ifdef DIVERGE
     assert(call != when);                  /* nobody ends well what differs */
+#endif
+#ifdef PUSH
+    lent[me] = 0;
 #endif
     taken[me] = EPOCH(call + 1, 0);
     call++;
@@ -322,8 +358,16 @@ inline end_call()
     :: atomic { inside && !OURS(p) && ENTERED(p) -> compare(p) } \
     :: atomic { CAN_READ(p) -> begin_read(p, read[p] / U, read[p] % U) } \
     :: atomic { from != NONE && peer == p && !copying -> end_read(read[p] / U, read[p]) } \
+    STEPS_OF_RESULTS(p)
+
+#ifdef PUSH
+#define STEPS_OF_RESULTS(p) \
+    :: atomic { CAN_COPY(p) -> assert(Y(me, copied[p]) == TAG(me, copied[p])); copied[p]++; pass_rounds() }
+#else
+#define STEPS_OF_RESULTS(p) \
     :: atomic { CAN_COPY(p) -> copying = 1; begin_read(p, copied[p], U) } \
     :: atomic { from != NONE && peer == p && copying -> end_read(copied[p], copied[p]) }
+#endif
 
 proctype rank(byte me)
 {
@@ -360,7 +404,7 @@ proctype rank(byte me)
     :: atomic { WRITING(3) -> end_unit(3) }
 #endif
 #ifdef RESULTS
-    :: atomic { inside && MET && !summing && summed < opened && ALL(HAS_READ) -> begin_result() }
+    :: atomic { inside && MET && !summing && summed < opened && MAY_SUM -> begin_result() }
     :: atomic { summing -> end_result() }
 #endif
     :: atomic { MAY_END -> end_call() }
