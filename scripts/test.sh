@@ -24,11 +24,11 @@ skips=()
 # ---- Counting -------------------------------------------------------------------------------------
 
 # step NAME COMMAND...: one test. A program that ends with "N passed, N failed, N skipped" counts as its
-# cases, anything else as one; exit status 77 is a skip.
+# cases, anything else as one; exit status 77 is a skip. step_seconds: its limit (900).
 step() {
     local name=$1 start=$SECONDS log="$logs/log" status=0 summary p=0 f=0 s=0
     shift
-    timeout -k 5 900 "$@" >"$log" 2>&1 </dev/null || status=$?
+    timeout -k 5 "${step_seconds:-900}" "$@" >"$log" 2>&1 </dev/null || status=$?
     summary=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
     if [ -n "$summary" ]; then
         read -r p _ f _ s _ <<<"$summary"
@@ -142,7 +142,7 @@ if build gcc build; then
     checks_of_build
     programs gcc build "$any"
     isa_levels
-    step "python" scripts/test_python.sh build
+    step_seconds=1800 step "python" scripts/test_python.sh build
 fi
 if command -v clang >/dev/null; then
     build clang build/clang -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DTILEWIRE_MPI=OFF

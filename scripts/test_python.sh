@@ -12,5 +12,5 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 export TILEWIRE_LIBRARY=$build/libtilewire.so TORCHINDUCTOR_CACHE_DIR=$place/inductor
 export PYTHONPATH=$repo/python PYTHONDONTWRITEBYTECODE=1 PATH=$repo/.venv/bin:$PATH
-timeout -k 10 "${TEST_PYTHON_SECONDS:-800}" "$repo/.venv/bin/python" -m pytest -p tests.tap -p no:cacheprovider \
+timeout -k 10 "${TEST_PYTHON_SECONDS:-1700}" "$repo/.venv/bin/python" -m pytest -p tests.tap -p no:cacheprovider \
     -q --tb=short "$@"

@@ -9,6 +9,7 @@ from typing import Any, Optional, Sequence
 from torch import Tensor
 
 from ._frame import Frame, Pool, blame, call
+from ._grouped_plan import again_grouped, remember_grouped
 from ._lib import AlltoallvGmmArgs, GmmAlltoallvArgs, lib
 from ._operands import columns_of, left_matrix, new_matrix, right_matrix, wrong
 from ._tensor import as_counts, require
@@ -22,7 +23,7 @@ _alltoallv_gmm = Pool(AlltoallvGmmArgs, 7)
 class _Grouped:
     """The checked arguments that the two grouped operators share."""
 
-    __slots__ = ("x", "weight", "send", "recv", "mm_x", "mm_weight")
+    __slots__ = ("x", "weight", "counts", "n_counts", "rows", "mm_x", "mm_weight")
 
     def __init__(
         self, x: Any, weight: Any, send: Any, recv: Any, mm_x: Any, mm_weight: Any, trans: bool, mm_trans: bool
@@ -31,16 +32,22 @@ class _Grouped:
             wrong("mm_x" if mm_x is None else "mm_weight", "is None: mm_x and mm_weight are given together")
         self.x = _rows(x, "gmm_x")
         self.weight = _expert(weight, "gmm_weight", trans, 3)
-        self.send = counted(send, "send_counts")
-        self.recv = counted(recv, "recv_counts")
-        if len(self.send) != len(self.recv):
-            wrong("recv_counts", f"has {len(self.recv)} counts, send_counts has {len(self.send)}")
+        sent, received = as_counts(send, "send_counts"), as_counts(recv, "recv_counts")
+        if len(sent) != len(received):
+            wrong("recv_counts", f"has {len(received)} counts, send_counts has {len(sent)}")
+        self.n_counts = len(sent)
+        self.counts = (ctypes.c_int64 * (2 * len(sent)))(*sent, *received)
+        self.rows = max(0, sum(received))
         self.mm_x = None if mm_x is None else _rows(mm_x, "mm_x")
         self.mm_weight = None if mm_weight is None else _expert(mm_weight, "mm_weight", mm_trans, 2)
 
+    def as_given(self, x: Any, weight: Any) -> bool:
+        """Whether nothing was copied for this call alone."""
+        return self.x is x and (type(self.weight) is Weight or self.weight.data_ptr() == weight.data_ptr())
+
     def outputs(self) -> "tuple[Tensor, Optional[Tensor]]":
         """New tensors for the routed and the shared result."""
-        y = new_matrix(self.x, max(0, sum(self.recv)), self.weight.shape[-1], self.x.dtype)
+        y = new_matrix(self.x, self.rows, self.weight.shape[-1], self.x.dtype)
         if self.mm_x is None:
             return y, None
         return y, new_matrix(self.mm_x, self.mm_x.shape[0], self.mm_weight.shape[-1], self.mm_x.dtype)
@@ -51,9 +58,9 @@ class _Grouped:
         return (
             v[0].fill(self.x),
             *_fields(self.weight, v[1]),
-            ctypes.addressof(self.send),
-            ctypes.addressof(self.recv),
-            len(self.send),
+            ctypes.addressof(self.counts),
+            ctypes.addressof(self.counts) + 8 * self.n_counts,
+            self.n_counts,
             0 if self.mm_x is None else v[2].fill(self.mm_x),
             *_fields(self.mm_weight, v[3]),
         )
@@ -102,6 +109,12 @@ def gmm_alltoallv(
     mm_out: Optional[Tensor] = None,
 ) -> "tuple[Tensor, Optional[Tensor]]":
     """tw_gmm_alltoallv"""
+    plain = out is None and mm_x is None and mm_weight is None and not trans_mm_weight
+    options = (rounds,)
+    if plain and not trans_gmm_weight:
+        found = again_grouped("tw_gmm_alltoallv", comm, gmm_x, gmm_weight, send_counts, recv_counts, options)
+        if found is not None:
+            return found
     g = _Grouped(gmm_x, gmm_weight, send_counts, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight)
     y, mm_y = (out, mm_out) if out is not None else g.outputs()
     frame = _gmm_alltoallv.take()
@@ -112,7 +125,10 @@ def gmm_alltoallv(
     except Exception as error:
         blame(error, out=y, mm_out=mm_y)
     call(lib.tw_gmm_alltoallv, comm, frame)
-    _gmm_alltoallv.free.append(frame)
+    if plain and g.as_given(gmm_x, gmm_weight):
+        remember_grouped("tw_gmm_alltoallv", comm, frame, g.x, g.weight, g.counts, options, [(v[4], y)])
+    else:
+        _gmm_alltoallv.free.append(frame)
     return y, mm_y
 
 
@@ -133,6 +149,12 @@ def alltoallv_gmm(
     permuted: Optional[Tensor] = None,
 ) -> "tuple[Tensor, Optional[Tensor], Optional[Tensor]]":
     """tw_alltoallv_gmm; the third result has the rows in the order of the experts, if permute_out"""
+    plain = out is None and permuted is None and mm_x is None and mm_weight is None and not trans_mm_weight
+    options = bool(permute_out), rounds
+    if plain and not trans_gmm_weight:
+        found = again_grouped("tw_alltoallv_gmm", comm, gmm_x, gmm_weight, send_counts, recv_counts, options)
+        if found is not None:
+            return found[0], None, found[1]
     g = _Grouped(gmm_x, gmm_weight, send_counts, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight)
     y, mm_y = (out, mm_out) if out is not None else g.outputs()
     if permute_out and permuted is None:
@@ -149,5 +171,9 @@ def alltoallv_gmm(
     except Exception as error:
         blame(error, out=y, mm_out=mm_y, permuted=permuted)
     call(lib.tw_alltoallv_gmm, comm, frame)
-    _alltoallv_gmm.free.append(frame)
+    if plain and g.as_given(gmm_x, gmm_weight):
+        results = [(v[4], y), (v[6], permuted)] if permute_out else [(v[4], y)]
+        remember_grouped("tw_alltoallv_gmm", comm, frame, g.x, g.weight, g.counts, options, results)
+    else:
+        _alltoallv_gmm.free.append(frame)
     return y, mm_y, permuted if permute_out else None

@@ -52,13 +52,6 @@ def right_matrix(x2: Any, name: str, nz: bool = False) -> WeightLike:
     return x2 if nz else unit_stride(x2)
 
 
-def two_operands(x1: Any, x2: Any) -> bool:
-    """Whether these operands alone are all that a call needs: floats, and x2 packed or small."""
-    if not isinstance(x1, Tensor) or x1.dtype is _int8:
-        return False
-    return type(x2) is Weight or isinstance(x2, Tensor) and x2.numel() <= PLAIN_ELEMENTS
-
-
 def wire_code(wire: str) -> int:
     code = WIRES.get(wire)
     if code is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -87,6 +87,16 @@ def view(t: Tensor, name: str = "tensor") -> View:
     made = View()
     made.fill(t)
     return made
+
+
+def _empty(shape: "tuple[int, ...]", strides: "tuple[int, ...]", dtype: torch.dtype) -> Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+
+
+empty: "Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]" = getattr(
+    torch._C._dynamo.guards, "_empty_strided_cpu", _empty
+)
+"""A new CPU tensor; the function of compiled code, which takes half the time of torch.empty."""
 
 
 def require(t: Any, name: str) -> None:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ._lib import AllgatherFn, CommArgs, check, lib
+from ._results import Results
 
 Allgather = Callable[[bytes], "list[bytes]"]
 
@@ -56,10 +57,12 @@ class Communicator:
     order. It ends by close(), with the process group it was made from, or with the interpreter.
 
     `handle` is the tw_comm_t pointer, 0 once closed. `lock` is held during a call: the C library takes
-    one caller at a time.
+    one caller at a time. `plans` and `results` are what is kept for the next call.
     """
 
-    __slots__ = ("handle", "rank", "size", "name", "lock", "plans", "_group", "_ended", "_hold", "__weakref__")
+    __slots__ = (
+        "handle", "rank", "size", "name", "lock", "plans", "results", "_group", "_ended", "_hold", "__weakref__",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class Communicator:
         self.name: str = lib.tw_comm_name(handle).decode()
         self.lock = threading.Lock()
         self.plans: "dict[tuple, Any]" = {}
+        self.results = Results()
         self._hold = Hold(self.handle)
         self._group = None if group is None else weakref.ref(group)
         self._ended = "is closed"
@@ -163,6 +167,7 @@ class Communicator:
         """Ends this rank's part. Peers that still wait for it get an error. Twice is fine."""
         with self.lock:
             handle, self.handle = self.handle, 0
+            self.plans, self.results = {}, Results()
         if handle:
             if self._hold.uses > 1:
                 lib.tw_comm_abort(handle, b"a rank closed it")

@@ -5,7 +5,7 @@
 either. Every rank of it calls the same operator with matching arguments, in the same order.
 
 A call goes straight to the C library unless PyTorch has to see it: under torch.compile, when a gradient
-is wanted, or for tensor subclasses it goes through torch.ops.tilewire.
+is wanted, for tensor subclasses and negative views it goes through torch.ops.tilewire.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from . import autograd, raw  # noqa: F401
+from ._grouped_plan import again_grouped
 from ._plan import again
 from ._tensor import as_counts, as_optional, as_tensor
 from .comm import CommLike, Communicator, resolve
@@ -26,9 +27,11 @@ __all__ = ["all_gather_mm", "alltoallv_gmm", "gmm_alltoallv", "matmul", "mm_all_
 
 _ops = torch.ops.tilewire
 _compiling = torch.compiler.is_compiling
+_tracing = torch.compiler.is_dynamo_compiling
 _grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
-_PLAIN = frozenset((Tensor, torch.nn.Parameter, Weight))
+_TENSORS = frozenset((Tensor, torch.nn.Parameter))
+_PLAIN = _TENSORS | {Weight}
 
 
 def _watched(*tensors: Any) -> bool:
@@ -39,20 +42,39 @@ def _watched(*tensors: Any) -> bool:
     for t in tensors:
         kind = type(t)
         if kind in _PLAIN:
-            if grad and t.requires_grad:
+            if grad and t.requires_grad or t.is_neg():
                 return True
         elif isinstance(t, Tensor):
             return True
     return False
 
 
-def _quick(name: str, x1: Any, x2: Any, group: CommLike) -> Optional[Tensor]:
-    """The result of a call with two operands, if one like it was made before and PyTorch need not see it."""
-    if type(x1) not in _PLAIN or type(x2) not in _PLAIN or type(x1) is Weight or _modes():
+def _quick(name: str, x1: Any, x2: Any, group: CommLike, rest: tuple, options: tuple) -> Any:
+    """The result of a call, if one like it was made before and PyTorch need not see it; see _plan.again."""
+    if type(x1) not in _TENSORS or type(x2) not in _PLAIN or _modes() or x1.is_neg() or x2.is_neg():
         return None
-    if _grad_enabled() and (x1.requires_grad or x2.requires_grad):
+    if (x1.requires_grad or x2.requires_grad) and _grad_enabled():
         return None
-    return again(name, group if type(group) is Communicator else resolve(group), x1, x2)
+    for t in rest:
+        if t is not None and (type(t) not in _TENSORS or t.requires_grad and _grad_enabled() or t.is_neg()):
+            return None
+    return again(name, group if type(group) is Communicator else resolve(group), x1, x2, rest, options)
+
+
+def _quick_grouped(
+    name: str, x: Any, weight: Any, send: Any, recv: Any, group: CommLike, transposed: bool, options: tuple
+) -> "Optional[tuple[Tensor, Optional[Tensor]]]":
+    """_quick of the operators of expert parallelism, without a shared expert."""
+    if type(x) not in _TENSORS or type(weight) not in _PLAIN or _modes() or x.is_neg() or weight.is_neg():
+        return None
+    if (x.requires_grad or weight.requires_grad) and _grad_enabled():
+        return None
+    if transposed:
+        if type(weight) is Weight or weight.dim() < 2:
+            return None
+        weight = weight.transpose(-1, -2)
+    comm = group if type(group) is Communicator else resolve(group)
+    return again_grouped(name, comm, x, weight, send, recv, options)
 
 
 def _name(group: CommLike) -> str:
@@ -121,23 +143,21 @@ def mm_all_reduce(
     wire: "out" rounds each rank's part to the result's type, "f32" does not. rounds: 0 chooses how many
     pieces overlap, -1 does not fuse. replicated: see the gradients in tilewire.autograd.
     """
-    if not _compiling():
+    if antiquant_scale is None and antiquant_offset is None and not _tracing():
+        rest = ()
         if (
-            bias is None
-            and x3 is None
-            and antiquant_scale is None
-            and antiquant_offset is None
-            and dequant_scale is None
-            and pertoken_scale is None
-            and comm_quant_scale_1 is None
-            and comm_quant_scale_2 is None
-            and out_dtype is None
-            and rounds == 0
-            and wire == "out"
+            bias is not None
+            or x3 is not None
+            or dequant_scale is not None
+            or pertoken_scale is not None
+            or comm_quant_scale_1 is not None
+            or comm_quant_scale_2 is not None
         ):
-            y = _quick("tw_mm_all_reduce", x1, x2, group)
-            if y is not None:
-                return y
+            rest = bias, x3, dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2
+        y = _quick("tw_mm_all_reduce", x1, x2, group, rest, (wire, rounds, out_dtype))
+        if y is not None:
+            return y
+    if not _compiling():
         x1, x2 = as_tensor(x1, "x1"), _taken(x2, "x2")
         bias, x3 = as_optional(bias, "bias"), as_optional(x3, "x3")
         antiquant_scale = as_optional(antiquant_scale, "antiquant_scale")
@@ -176,18 +196,14 @@ def mm_reduce_scatter(
     patterns of trans_quant_param, (1) or (n), x1_scale fp32 (m); the result is fp16 with patterns, else
     out_dtype or bf16. wire and rounds as in mm_all_reduce.
     """
+    if not _tracing():
+        rest = ()
+        if bias is not None or x1_scale is not None or x2_scale is not None:
+            rest = bias, x1_scale, x2_scale
+        y = _quick("tw_mm_reduce_scatter", x1, x2, group, rest, (wire, rounds, out_dtype))
+        if y is not None:
+            return y
     if not _compiling():
-        if (
-            bias is None
-            and x1_scale is None
-            and x2_scale is None
-            and out_dtype is None
-            and rounds == 0
-            and wire == "out"
-        ):
-            y = _quick("tw_mm_reduce_scatter", x1, x2, group)
-            if y is not None:
-                return y
         x1, x2, bias = as_tensor(x1, "x1"), _taken(x2, "x2"), as_optional(bias, "bias")
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
         if not _watched(x1, x2, bias):
@@ -214,6 +230,13 @@ def all_gather_mm(
     without gather_output. Types and scales as in mm_reduce_scatter.
     """
     gathers = gather_output
+    if not _tracing():
+        rest = ()
+        if bias is not None or x1_scale is not None or x2_scale is not None:
+            rest = bias, x1_scale, x2_scale
+        y = _quick("tw_all_gather_mm", x1, x2, group, rest, (bool(gather_output), rounds, out_dtype))
+        if y is not None:
+            return y if gather_output else (y, None)
     if not _compiling():
         x1, x2, bias = as_tensor(x1, "x1"), _taken(x2, "x2"), as_optional(bias, "bias")
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
@@ -259,6 +282,12 @@ def gmm_alltoallv(
     each rank expert by expert, recv_counts[s*e+j] rows from expert j of rank s. mm_y = mm_x @ mm_weight,
     a shared expert computed on the way, or None. Counts are lists, numpy arrays or integer tensors.
     """
+    if mm_x is None and mm_weight is None and not trans_mm_weight and not _tracing():
+        found = _quick_grouped(
+            "tw_gmm_alltoallv", gmm_x, gmm_weight, send_counts, recv_counts, group, trans_gmm_weight, (rounds,)
+        )
+        if found is not None:
+            return found
     send, recv = _listed(send_counts, "send_counts"), _listed(recv_counts, "recv_counts")
     if not _compiling():
         gmm_x, gmm_weight = as_tensor(gmm_x, "gmm_x"), _taken(gmm_weight, "gmm_weight")
@@ -297,6 +326,13 @@ def alltoallv_gmm(
     rows. The third result has these rows themselves, or is None without permute_out. The rest is as in
     gmm_alltoallv, whose inverse this is with the counts exchanged.
     """
+    if mm_x is None and mm_weight is None and not trans_mm_weight and not _tracing():
+        options = bool(permute_out), rounds
+        found = _quick_grouped(
+            "tw_alltoallv_gmm", gmm_x, gmm_weight, send_counts, recv_counts, group, trans_gmm_weight, options
+        )
+        if found is not None:
+            return found[0], None, found[1]
     send, recv = _listed(send_counts, "send_counts"), _listed(recv_counts, "recv_counts")
     if not _compiling():
         gmm_x, gmm_weight = as_tensor(gmm_x, "gmm_x"), _taken(gmm_weight, "gmm_weight")

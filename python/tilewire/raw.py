@@ -27,7 +27,6 @@ from ._operands import (
     reduced_type,
     right_matrix,
     scaled_type,
-    two_operands,
     wire_code,
 )
 from ._plan import again, remember
@@ -56,6 +55,11 @@ _all_gather = Pool(AllGatherMmArgs, 7)
 _matmul = Pool(MatmulArgs, 9)
 
 
+def _given(rest: "tuple[Optional[Tensor], ...]") -> "tuple[Optional[Tensor], ...]":
+    """Optional operands as again takes them."""
+    return () if rest.count(None) == len(rest) else rest
+
+
 def mm_all_reduce(
     x1: Tensor,
     x2: WeightLike,
@@ -76,22 +80,13 @@ def mm_all_reduce(
     nz: bool = False,
 ) -> Tensor:
     """tw_mm_all_reduce"""
-    simple = (
-        bias is None
-        and x3 is None
-        and antiquant_scale is None
-        and dequant_scale is None
-        and comm_quant_scale_1 is None
-        and out is None
-        and wire == "out"
-        and rounds == 0
-        and out_dtype is None
-        and two_operands(x1, x2)
-    )
-    if simple:
-        known = again("tw_mm_all_reduce", comm, x1, x2)
-        if known is not None:
-            return known
+    plain = out is None and not nz and antiquant_scale is None and antiquant_offset is None
+    rest = bias, x3, dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2
+    options = wire, rounds, out_dtype
+    if plain:
+        found = again("tw_mm_all_reduce", comm, x1, x2, _given(rest), options)
+        if found is not None:
+            return found
     given = x1, x2
     frame = _all_reduce.take()
     v = frame.views
@@ -146,8 +141,9 @@ def mm_all_reduce(
             out=out,
         )
     call(lib.tw_mm_all_reduce, comm, frame)
-    if simple and given[0] is x1 and given[1] is x2 and not nz and pertoken_scale is None and y.dim() == 2:
-        remember("tw_mm_all_reduce", comm, x1, x2, frame, y)
+    if plain and given[0] is x1 and (packed or given[1] is x2):
+        views = v[3], v[4], v[7], v[8], v[9], v[10]
+        remember("tw_mm_all_reduce", comm, frame, x1, x2, rest, options, views, [(v[2], y)])
     else:
         _all_reduce.free.append(frame)
     return y
@@ -167,19 +163,13 @@ def mm_reduce_scatter(
     nz: bool = False,
 ) -> Tensor:
     """tw_mm_reduce_scatter"""
-    simple = (
-        bias is None
-        and out is None
-        and x2_scale is None
-        and out_dtype is None
-        and wire == "out"
-        and rounds == 0
-        and two_operands(x1, x2)
-    )
-    if simple:
-        known = again("tw_mm_reduce_scatter", comm, x1, x2)
-        if known is not None:
-            return known
+    plain = out is None and not nz
+    rest = bias, x1_scale, x2_scale
+    options = wire, rounds, out_dtype
+    if plain:
+        found = again("tw_mm_reduce_scatter", comm, x1, x2, _given(rest), options)
+        if found is not None:
+            return found
     given = x1, x2
     frame = _reduce_scatter.take()
     v = frame.views
@@ -216,8 +206,8 @@ def mm_reduce_scatter(
         x2 = None if type(x2) is Weight else x2
         blame(error, x1=x1, x2=x2, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale, out=out)
     call(lib.tw_mm_reduce_scatter, comm, frame)
-    if simple and given[0] is x1 and given[1] is x2 and not nz and x1_scale is None:
-        remember("tw_mm_reduce_scatter", comm, x1, x2, frame, y)
+    if plain and given[0] is x1 and (packed or given[1] is x2):
+        remember("tw_mm_reduce_scatter", comm, frame, x1, x2, rest, options, v[3:6], [(v[2], y)])
     else:
         _reduce_scatter.free.append(frame)
     return y
@@ -238,6 +228,14 @@ def all_gather_mm(
     nz: bool = False,
 ) -> "tuple[Tensor, Optional[Tensor]]":
     """tw_all_gather_mm"""
+    plain = out is None and gather_out is None and not nz
+    rest = bias, x1_scale, x2_scale
+    options = bool(gather_output), rounds, out_dtype
+    if plain:
+        found = again("tw_all_gather_mm", comm, x1, x2, _given(rest), options)
+        if found is not None:
+            return found if gather_output else (found, None)
+    given = x1, x2
     frame = _all_gather.take()
     v = frame.views
     try:
@@ -273,7 +271,11 @@ def all_gather_mm(
         x2 = None if type(x2) is Weight else x2
         blame(error, x1=x1, x2=x2, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale, out=out, gather_out=gather_out)
     call(lib.tw_all_gather_mm, comm, frame)
-    _all_gather.free.append(frame)
+    if plain and given[0] is x1 and (packed or given[1] is x2):
+        results = [(v[2], y)] if gathered is None else [(v[2], y), (v[3], gathered)]
+        remember("tw_all_gather_mm", comm, frame, x1, x2, rest, options, v[4:7], results)
+    else:
+        _all_gather.free.append(frame)
     return y, gathered
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ._lib import FORMAT_ND, FORMAT_NZ, WeightArgs, check, lib
+from ._setting import bytes_setting
 from ._tensor import as_optional, as_tensor, view
 
 PLAIN_ELEMENTS = 8192
@@ -56,6 +57,10 @@ class Weight:
 
     def __reduce__(self) -> Any:
         raise RuntimeError("a packed weight belongs to its process: pack it again instead of copying or pickling it")
+
+    def is_neg(self) -> bool:
+        """Never a negative view, as a tensor may be."""
+        return False
 
     def dim(self) -> int:
         """2, or 3 with experts."""
@@ -166,18 +171,7 @@ class _Entry:
         self.witnesses = witnesses
 
 
-def _setting(name: str, default: int) -> int:
-    text = os.environ.get(name, "").strip().upper()
-    if not text:
-        return default
-    scale = {"K": 10, "M": 20, "G": 30}.get(text[-1], 0)
-    try:
-        return int(text[:-1] if scale else text) << scale
-    except ValueError:
-        raise RuntimeError(f"{name} is {text!r}; it must be a number of bytes such as 512M") from None
-
-
-limit_bytes: int = _setting("TILEWIRE_WEIGHT_CACHE", 1 << 30)
+limit_bytes: int = bytes_setting("TILEWIRE_WEIGHT_CACHE", 1 << 30)
 check_all: bool = False
 _entries: "OrderedDict[tuple, _Entry]" = OrderedDict()
 _lock = threading.RLock()
@@ -231,21 +225,43 @@ def cached(
     """
     if limit_bytes <= 0 or x2.numel() <= PLAIN_ELEMENTS:
         return None
-    key = (x2.data_ptr(), x2.shape, x2.stride(), x2.dtype, fmt, group) + _scale_key(scale) + _scale_key(offset)
-    entry = _entries.get(key)
-    sources = [(x2, _base(x2 if owner is None else owner))]
-    sources += [(t, _base(t)) for t in (scale, offset) if t is not None]
-    if entry is not None:
-        if all(w.agrees(o) for w, (_, o) in zip(entry.witnesses, sources)):
-            with _lock:
-                _counts["hits"] += 1
-                if key in _entries:
-                    _entries.move_to_end(key)
-            return entry.weight
-        _drop(key)
+    key, sources = _key(x2, scale, offset, group, fmt, owner)
+    found = _found(key, sources)
+    if found is not None:
+        return found
     if not all(_cacheable(o) for _, o in sources):
         return None
     return _remember(key, sources, _pack(x2, scale, offset, group, fmt))
+
+
+def known(x2: Tensor) -> Optional[Weight]:
+    """The packed copy of a plain weight without scales, if there is one already."""
+    return _found(*_key(x2, None, None, 0, FORMAT_ND, None))
+
+
+def _key(
+    x2: Tensor, scale: Optional[Tensor], offset: Optional[Tensor], group: int, fmt: int, owner: Optional[Tensor]
+) -> "tuple[tuple, list[tuple[Tensor, Tensor]]]":
+    """What a copy is found by, and the tensors that it was made from, each with the one that is watched."""
+    sources = [(x2, _base(x2 if owner is None else owner))]
+    sources += [(t, _base(t)) for t in (scale, offset) if t is not None]
+    key = (x2.data_ptr(), x2.shape, x2.stride(), x2.dtype, fmt, group) + _scale_key(scale) + _scale_key(offset)
+    return key, sources
+
+
+def _found(key: tuple, sources: "list[tuple[Tensor, Tensor]]") -> Optional[Weight]:
+    """The copy of this key if it is still right; one that is not is dropped."""
+    entry = _entries.get(key)
+    if entry is None:
+        return None
+    if all(w.agrees(o) for w, (_, o) in zip(entry.witnesses, sources)):
+        with _lock:
+            _counts["hits"] += 1
+            if key in _entries:
+                _entries.move_to_end(key)
+        return entry.weight
+    _drop(key)
+    return None
 
 
 def _base(t: Tensor) -> Tensor:

@@ -10,6 +10,7 @@
 #include "api/comm.h"
 #include "api/gemm_place.h"
 #include "api/product.h"
+#include "api/product_space.h"
 #include "base/args.h"
 
 #define BIT TWI_DTYPE_BIT
@@ -114,6 +115,16 @@ static tw_status_t check(const tw_matmul_args_t *user_args, twi_api_product_t *p
     return twi_api_check_apart_bytes(args.y, "y", args.counts, (uint64_t)args.n_counts * sizeof *args.counts, "counts");
 }
 
+static tw_status_t run_alone(const twi_gemm_plan_t *plan)
+{
+    twi_gemm_space_t *space = NULL;
+    TW_TRY(twi_api_space_take(plan, &space));
+    const tw_status_t status = twi_gemm_run(plan, space);
+    twi_api_space_give(plan, space);
+    return status;
+}
+
+/* space: NULL for the calling thread alone. */
 static tw_status_t run(twi_api_product_t *p, twi_gemm_space_t *space)
 {
     twi_gemm_plan_t plan;
@@ -123,17 +134,8 @@ static tw_status_t run(twi_api_product_t *p, twi_gemm_space_t *space)
     twi_api_product_bind(p, &scratch);
     twi_api_product_fill(p, &scratch);
     twi_gemm_plan(&p->problem, &plan);
-    const tw_status_t status = twi_gemm_run(&plan, space);
+    const tw_status_t status = space ? twi_gemm_run(&plan, space) : run_alone(&plan);
     free(scratch.base);
-    return status;
-}
-
-static tw_status_t run_alone(twi_api_product_t *p)
-{
-    twi_gemm_space_t *space = NULL;
-    TW_TRY(twi_gemm_space_create(NULL, &space));
-    const tw_status_t status = run(p, space);
-    twi_gemm_space_destroy(space);
     return status;
 }
 
@@ -154,5 +156,5 @@ tw_status_t tw_matmul(tw_comm_t *comm, const tw_matmul_args_t *args)
     TW_TRY(check(args, &p));
     if (p.problem.m == 0 || p.problem.n == 0)
         return TW_OK;
-    return comm ? run_on(&p, comm) : run_alone(&p);
+    return comm ? run_on(&p, comm) : run(&p, NULL);
 }

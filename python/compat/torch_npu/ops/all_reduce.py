@@ -10,10 +10,12 @@ from .._weights import host_weight
 from ._common import (Passed, check_bias, check_call, define, find, host, layouts, like, not_transposed, numbers,
                       require, same_device, shape_text)
 from ._dtypes import LOW_PRECISION, dtype_of
+from ._quick import learn, quick
 from .gradients import AllReduce, wanted
 
 _FLOATS = (torch.float16, torch.bfloat16)
 _PATTERNS = (torch.int64, torch.uint64)
+_OPERANDS = ("bias", "x3", "dequant_scale", "pertoken_scale", "comm_quant_scale_1", "comm_quant_scale_2")
 _passed = Passed()
 
 
@@ -223,8 +225,14 @@ def register() -> None:
 
 def npu_mm_all_reduce_base(x1: Tensor, x2: Tensor, hcom: str, **options: Any) -> Tensor:
     """Sum over all ranks of x1 @ x2, with bias, scales and x3; data types may be given as torch.dtype."""
-    if options:
-        options = numbers(options)
-    if wanted(x1, x2, options.get("bias"), options.get("x3")) and x1.is_floating_point() and x2.is_floating_point():
-        return AllReduce.apply(x1, x2, options.pop("bias", None), options.pop("x3", None), hcom, options)
-    return torch.ops.npu.npu_mm_all_reduce_base(x1, x2, hcom, **options)
+    y = quick("tw_mm_all_reduce", x1, x2, hcom, None, _OPERANDS, options)
+    if y is not None:
+        return y
+    numbered = numbers(options)
+    bias, x3 = options.get("bias"), options.get("x3")
+    if wanted(x1, x2, bias, x3) and x1.is_floating_point() and x2.is_floating_point():
+        numbered.pop("bias", None), numbered.pop("x3", None)
+        return AllReduce.apply(x1, x2, bias, x3, hcom, numbered)
+    y = torch.ops.npu.npu_mm_all_reduce_base(x1, x2, hcom, **numbered)
+    learn("tw_mm_all_reduce", x1, x2, hcom, None, _OPERANDS, options, ("out", 0, None))
+    return y

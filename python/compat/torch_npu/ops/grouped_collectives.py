@@ -9,6 +9,7 @@ from tilewire import raw
 from .._weights import host_weight
 from ._common import (check_call, define, find, host, int_list, like, not_transposed, require, same_device,
                       shape_text)
+from ._quick import learn_grouped, quick_grouped
 from .gradients import AlltoallvGmm, GmmAlltoallv, wanted
 
 _FLOATS = (torch.float16, torch.bfloat16)
@@ -128,18 +129,29 @@ def register() -> None:
 def npu_gmm_alltoallv(gmm_x: Tensor, gmm_weight: Tensor, hcom: str, ep_world_size: int, send_counts: Any,
                       recv_counts: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
     """Rows times the matrices of their experts, sent back to where the rows came from."""
+    known = quick_grouped("tw_gmm_alltoallv", gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, options)
+    if known is not None:
+        return known
     send, recv = int_list(send_counts, "send_counts"), int_list(recv_counts, "recv_counts")
     if wanted(gmm_x, gmm_weight, options.get("mm_x"), options.get("mm_weight")):
         return GmmAlltoallv.apply(gmm_x, gmm_weight, options.pop("mm_x", None), options.pop("mm_weight", None),
                                   (hcom, ep_world_size, send, recv), options)
-    return torch.ops.npu.npu_gmm_alltoallv(gmm_x, gmm_weight, hcom, ep_world_size, send, recv, **options)
+    results = torch.ops.npu.npu_gmm_alltoallv(gmm_x, gmm_weight, hcom, ep_world_size, send, recv, **options)
+    learn_grouped("tw_gmm_alltoallv", gmm_x, gmm_weight, hcom, ep_world_size, len(send), options, (0,))
+    return results
 
 
 def npu_alltoallv_gmm(gmm_x: Tensor, gmm_weight: Tensor, hcom: str, ep_world_size: int, send_counts: Any,
                       recv_counts: Any, **options: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Rows sent to the ranks of their experts, and their products with the experts' matrices."""
+    known = quick_grouped("tw_alltoallv_gmm", gmm_x, gmm_weight, hcom, ep_world_size, send_counts, recv_counts, options)
+    if known is not None:
+        return known[0], None, known[1]
     send, recv = int_list(send_counts, "send_counts"), int_list(recv_counts, "recv_counts")
     if wanted(gmm_x, gmm_weight, options.get("mm_x"), options.get("mm_weight")):
         return AlltoallvGmm.apply(gmm_x, gmm_weight, options.pop("mm_x", None), options.pop("mm_weight", None),
                                   (hcom, ep_world_size, send, recv), options)
-    return torch.ops.npu.npu_alltoallv_gmm(gmm_x, gmm_weight, hcom, ep_world_size, send, recv, **options)
+    results = torch.ops.npu.npu_alltoallv_gmm(gmm_x, gmm_weight, hcom, ep_world_size, send, recv, **options)
+    permutes = bool(options.get("permute_out_flag", False))
+    learn_grouped("tw_alltoallv_gmm", gmm_x, gmm_weight, hcom, ep_world_size, len(send), options, (permutes, 0))
+    return results

@@ -10,10 +10,12 @@ from .._weights import host_weight
 from ._common import (WORLD_SIZES, Passed, check_bias, check_call, define, find, host, layouts, like,
                       not_transposed, numbers, require, same_device, shape_text, strict)
 from ._dtypes import dtype_of
+from ._quick import learn, nothing, quick
 from .gradients import AllGather, ReduceScatter, wanted
 
 _FLOATS = (torch.float16, torch.bfloat16)
 _PATTERNS = (torch.int64, torch.uint64)
+_OPERANDS = ("bias", "x1_scale", "x2_scale")
 _passed_reduce_scatter = Passed()
 _passed_all_gather = Passed()
 
@@ -129,7 +131,7 @@ def _all_gather(self: Tensor, x2: Tensor, hcom: str, world_size: int, *, bias=No
     y, gathered = raw.all_gather_mm(host(self), host_weight(x2), find(hcom, world_size), bias=host(bias),
                                     gather_output=gather_output, x1_scale=host(x1_scale), x2_scale=host(x2_scale),
                                     out_dtype=dtype)
-    return like(y, self), self.new_empty([0]) if gathered is None else like(gathered, self)
+    return like(y, self), nothing(self) if gathered is None else like(gathered, self)
 
 
 def _all_gather_fake(self: Tensor, x2: Tensor, hcom: str, world_size: int, *, bias=None, x1_scale=None, x2_scale=None,
@@ -211,17 +213,32 @@ def _differentiated(function: Any, args: tuple, options: dict[str, Any]) -> Any:
 def npu_mm_reduce_scatter_base(*args: Any, **options: Any) -> Tensor:
     """(input, x2, hcom, world_size): this rank's rows of the sum over all ranks of input @ x2."""
     args = _first(args, options, "npu_mm_reduce_scatter_base")
+    if len(args) == 4:
+        y = quick("tw_mm_reduce_scatter", *args, _OPERANDS, options)
+        if y is not None:
+            return y
     if _differentiable(args, options):
         return _differentiated(ReduceScatter, args, options)
-    return torch.ops.npu.npu_mm_reduce_scatter_base(*args, **options)
+    y = torch.ops.npu.npu_mm_reduce_scatter_base(*args, **options)
+    if len(args) == 4:
+        learn("tw_mm_reduce_scatter", *args, _OPERANDS, options, ("out", 0, y.dtype))
+    return y
 
 
 def npu_all_gather_base_mm(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
     """(input, x2, hcom, world_size): the rows of all ranks' inputs times x2, and these rows."""
     args = _first(args, options, "npu_all_gather_base_mm")
+    gathers = bool(options.get("gather_output", True))
+    if len(args) == 4:
+        found = quick("tw_all_gather_mm", *args, _OPERANDS, options)
+        if found is not None:
+            return found if gathers else (found, nothing(args[0]))
     if _differentiable(args, options):
         return _differentiated(AllGather, args, options)
-    return torch.ops.npu.npu_all_gather_base_mm(*args, **options)
+    y, rows = torch.ops.npu.npu_all_gather_base_mm(*args, **options)
+    if len(args) == 4:
+        learn("tw_all_gather_mm", *args, _OPERANDS, options, (gathers, 0, y.dtype))
+    return y, rows
 
 
 def npu_quant_mm_reduce_scatter(*args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
