@@ -195,7 +195,8 @@ static void place_tile(const work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t 
     place_out->out = tile->out;
     place_out->ld_out = tile->ld_out;
     place_out->stream = false;
-    place_out->n_also = place_out->n_touch = place_out->tag = 0;
+    place_out->n_also = place_out->n_addends = place_out->own = place_out->n_touch = place_out->tag = 0;
+    place_out->also = NULL;
     place_out->addends = NULL;
     if (hook) {
         hook->place(hook->user, tile, place_out);

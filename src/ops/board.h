@@ -13,8 +13,9 @@
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
  *
  * A rank writes to its own window only; but for results of mm_all_reduce, which their owner writes to the y of a
- * peer that has it there: after the peer's `sent`, so it has entered, and before our `result`. A slot holds one round of a call; its memory may be used again
- * when every rank's `taken` has passed that round (ops_slots.c):
+ * peer that offers it in its entry: after the peer's `sent`, so it has entered, before our `result`, and between
+ * twi_engine_write_begin and _end. A slot holds one round of a call; its memory may be used again when every rank's
+ * `taken` has passed that round (ops_slots.c):
  *     owner: loads taken of all ranks (acquire), writes the slot and its place, stores sent or result (release)
  *     peer:  loads sent or result (acquire), reads place and slot, stores taken (release)
  * Checked by tests/model/ops.pml.

@@ -121,7 +121,7 @@ mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t strip, int64_t rou
 twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles);
 /* Sums partials of some rows and columns; all of them are in slots. */
 void twi_mm_tiles_sum(mm_tiles_t *tiles, int64_t first, int64_t rows, int64_t col, int64_t cols);
-/* Own columns up to `end` are summed, and stored with a fence if it takes one: tells peers of whole pieces. */
+/* Own columns up to `end` are summed: tells peers who want results, of whole pieces. */
 void twi_mm_tiles_tell(mm_tiles_t *tiles, int64_t end);
 /* The way of results of some rows from their owner. */
 twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, int owner, int64_t first, int64_t rows,

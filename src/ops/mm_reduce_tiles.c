@@ -77,7 +77,10 @@ static char *result_at(const mm_tiles_t *t, int64_t first, int64_t col, int64_t 
     return t->r->gathers ? tile_at(t, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
 }
 
-/* Where results go besides our y. All peers have sent something, so their entries are there. */
+/*
+ * Where results go besides our y. All peers have sent something, so their entries are there. Who has given up since
+ * does not lend us its y any more: twi_engine_write_begin came before.
+ */
 static void find_others(mm_tiles_t *t)
 {
     const twi_op_t *op = t->op;
@@ -88,10 +91,10 @@ static void find_others(mm_tiles_t *t)
         const twi_call_entry_t *entry = twi_entry_of(op, p);
         if (p == op->rank)
             continue;
-        if (entry->y_place == 0) {
+        if (entry->y_place == 0)
             t->slot_results = true;
+        if (entry->y_place == 0 || twi_transport_health(op->transport, p) != TWI_HEALTH_OK)
             continue;
-        }
         char *y = (char *)twi_transport_at(op->transport, p, entry->y_place - 1);
         t->worker->others[t->n_others++] = (twi_gemm_also_t){.at = y, .step = entry->y_step};
         t->others_lines = t->others_lines && twi_panels_lines(y, entry->y_step, 0);
@@ -212,8 +215,10 @@ void twi_mm_tiles_tell(mm_tiles_t *t, int64_t end)
 {
     const mm_reduce_t *r = t->r;
     const int64_t strips = r->shares[t->op->rank].n;
+    if (!r->gathers)
+        return;
     twi_stream_fence();
-    while (r->gathers && t->told < end) {
+    while (t->told < end) {
         const int64_t stop = twi_least((t->told / r->piece_cols + 1) * r->piece_cols, end);
         const mm_piece_t piece = {.round = t->round, .strip = t->index, .col = t->told};
         const int64_t number = twi_mm_piece_number(t->op, r, strips, &piece);
@@ -350,7 +355,7 @@ static void finish_tile(void *user, const twi_gemm_tile_t *tile)
     if (tile->tag && t->op->problem.wire != TW_WIRE_OUT)
         sum_tile(t, tile);
     const bool last = tile->row + tile->rows == t->strip->row + t->strip->rows;
-    if (tile->tag && last && t->r->gathers && end % t->r->piece_cols == 0)
+    if (tile->tag && last && end % t->r->piece_cols == 0)
         twi_mm_tiles_tell(t, end);
 }
 

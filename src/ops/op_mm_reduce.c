@@ -93,10 +93,12 @@ static void run_own(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worke
     const int64_t col = at.chunk * r->products.chunk_cols;
     tiles.index = at.strip;
     tiles.told = col;
+    twi_engine_write_begin(op->ops->engine);
     run_strip(op, r, number, &tiles, at.chunk);
     r->late[item] = r->defer ? tiles.cols : tiles.late;
     if (tiles.fused)
         twi_mm_tiles_tell(&tiles, col + twi_products_cols(&r->products, at.chunk, tiles.cols));
+    twi_engine_write_end(op->ops->engine);
     if (r->late[item] == 0)
         twi_reads_finish(op, at.round);
     atomic_store_explicit(&r->own[item], MM_COMPUTED, memory_order_release); /* pairs with the load in sum_lacks */
@@ -116,6 +118,19 @@ static bool sum_lacks(twi_op_t *op, int peer, int64_t item, int rank)
     return r->late[item] > 0 && twi_mm_partial_lacks(op, r, at.strip, at.round, rank);
 }
 
+/* Some rows of a strip, from its row `first` on. */
+static void sum_and_tell(mm_tiles_t *tiles, const twi_gemm_strip_t *part, int64_t first)
+{
+    twi_op_t *op = tiles->op;
+    const int64_t col = part->col - tiles->col;
+    const uint64_t begin = twi_trace_begin(op);
+    twi_engine_write_begin(op->ops->engine);
+    twi_mm_tiles_sum(tiles, first, part->rows, col, part->cols);
+    twi_mm_tiles_tell(tiles, col + part->cols);
+    twi_engine_write_end(op->ops->engine);
+    twi_trace_end(op, begin, "reduce", tiles->worker, -1, part);
+}
+
 static void run_sum(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
 {
     mm_reduce_t *r = state_of(op);
@@ -130,12 +145,9 @@ static void run_sum(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worke
     const int64_t end = r->late[item] < chunk_end ? r->late[item] : chunk_end;
     const twi_gemm_strip_t part = {
         .row = tiles.strip->row, .rows = tiles.strip->rows, .col = tiles.col + col, .cols = end - col};
-    const uint64_t begin = twi_trace_begin(op);
-    twi_mm_tiles_sum(&tiles, 0, part.rows, col, end - col);
-    twi_trace_end(op, begin, "reduce", worker, -1, &part);
     tiles.index = at.strip;
     tiles.told = col;
-    twi_mm_tiles_tell(&tiles, end);
+    sum_and_tell(&tiles, &part, 0);
     twi_reads_finish(op, at.round);
 }
 
@@ -156,11 +168,8 @@ static void run_rows(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
     (void)peer;
     const int64_t rows = twi_mm_common_rows(tiles.strip, share, &first);
     const twi_gemm_strip_t part = {.row = tiles.strip->row + first, .rows = rows, .cols = tiles.cols};
-    const uint64_t begin = twi_trace_begin(op);
-    twi_mm_tiles_sum(&tiles, first, rows, 0, tiles.cols);
-    twi_trace_end(op, begin, "reduce", worker, -1, &part);
     tiles.index = item;
-    twi_mm_tiles_tell(&tiles, tiles.cols);
+    sum_and_tell(&tiles, &part, first);
     twi_reads_finish(op, 0);
 }
 

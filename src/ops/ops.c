@@ -88,7 +88,7 @@ static size_t lines(int64_t bytes)
 }
 
 typedef struct layout {
-    size_t gemm, panels, rows, tile, sources, others;
+    size_t gemm, panels, rows, tile, sources, others, also;
 } layout_t;
 
 static layout_t worker_layout(const twi_op_t *op)
@@ -98,6 +98,7 @@ static layout_t worker_layout(const twi_op_t *op)
         .tile = (size_t)TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX * 4,
         .sources = lines(2 * (int64_t)op->size * (int64_t)sizeof(void *)),
         .others = lines((int64_t)op->size * (int64_t)sizeof(twi_gemm_also_t)),
+        .also = lines(2 * ((int64_t)op->size + 1) * (int64_t)sizeof(twi_gemm_also_t)),
     };
     for (size_t i = 0; i < 2; i++) {
         const twi_gemm_plan_t *plan = plans[i];
@@ -115,7 +116,7 @@ static bool place_worker(twi_op_worker_t *worker, const layout_t *layout)
 {
     const size_t n_tiles = sizeof worker->tiles / sizeof worker->tiles[0];
     const size_t bytes = lines((int64_t)layout->gemm) + layout->panels + layout->rows + n_tiles * layout->tile +
-                         2 * layout->sources + 4 * layout->others;
+                         2 * layout->sources + layout->others + layout->also;
     if (!twi_buffer_grow(&worker->memory, bytes))
         return false;
     char *at = worker->memory.data;

@@ -337,3 +337,45 @@ TEST_RANKS(communicators, "2,3")(tw_comm_t *comm)
     for (int i = 1; i < COMMS; i++)
         tw_comm_destroy(users[i].comm);
 }
+
+/* ---- The order of sums ------------------------------------------------------------------------ */
+
+enum { ORDER_M = 192, ORDER_K = 32, ORDER_N = 64 };
+
+/* Partials are 2^30, 1, -2^30, and so on from the first rank: in their order the 1 is lost, in others it is not. */
+static void order_fill(uint16_t *x, uint16_t *w, int rank)
+{
+    static const uint16_t factors[] = {0x4e80, 0x3f80, 0xce80};
+    memset(x, 0, ORDER_M * ORDER_K * sizeof *x);
+    memset(w, 0, ORDER_K * ORDER_N * sizeof *w);
+    for (int i = 0; i < ORDER_M; i++)
+        x[i * ORDER_K] = factors[rank % 3];
+    for (int j = 0; j < ORDER_N; j++)
+        w[j] = 0x3f80;
+}
+
+/* Every owner adds up in the order of the ranks, with its own partial in its turn. */
+TEST_RANKS(order_of_sums, "3,6")(tw_comm_t *comm)
+{
+    static _Thread_local uint16_t x[ORDER_M * ORDER_K], w[ORDER_K * ORDER_N], y[ORDER_M * ORDER_N];
+    const int64_t own = ORDER_M / tw_comm_size(comm);
+    mm_view_t views[4];
+    tw_mm_reduce_scatter_args_t scatter = TW_MM_REDUCE_SCATTER_ARGS_INIT;
+    tw_mm_all_reduce_args_t all = TW_MM_ALL_REDUCE_ARGS_INIT;
+    order_fill(x, w, tw_comm_rank(comm));
+    all.x1 = scatter.x1 = mm_matrix(&views[0], x, TWI_BFP16, ORDER_M, ORDER_K);
+    all.x2 = scatter.x2 = mm_matrix(&views[1], w, TWI_BFP16, ORDER_K, ORDER_N);
+    scatter.y = mm_matrix(&views[2], y, TWI_BFP16, own, ORDER_N);
+    all.y = mm_matrix(&views[3], y, TWI_BFP16, ORDER_M, ORDER_N);
+    for (int rounds = TW_ROUNDS_UNFUSED; rounds <= 2; rounds++) {
+        scatter.rounds = all.rounds = rounds;
+        memset(y, 0xff, sizeof y);
+        CHECK_OK(tw_mm_reduce_scatter(comm, &scatter));
+        for (int64_t i = 0; i < own * ORDER_N; i++)
+            CHECK_EQ(y[i], 0);
+        memset(y, 0xff, sizeof y);
+        CHECK_OK(tw_mm_all_reduce(comm, &all));
+        for (int64_t i = 0; i < ORDER_M * ORDER_N; i++)
+            CHECK_EQ(y[i], 0);
+    }
+}

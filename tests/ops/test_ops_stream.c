@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Results that are written around the caches: with kernels that put lines on the side, a small
+ * Results that are written around the caches: with kernels that finish tiles on the side, a small
  * TILEWIRE_STREAM_BYTES and rows of y that are whole lines, tiles go to y and to slots while others are
  * computed. The same bits as ever, and the way is really taken, which is counted in functions that are
  * linked with --wrap. Other kernels never take it: then only the bits count.
@@ -39,7 +39,7 @@ bool __wrap_twi_panels_lines(const void *at, int64_t step, int64_t row_bytes)
 
 /* ---- Cases ------------------------------------------------------------------------------------- */
 
-static bool can_put(const op_case_t *c)
+static bool can_stream(const op_case_t *c)
 {
     return twi_gemm_kernel_find(mm_kind(c->types->type), twi_cpu_isa())->flags & TWI_KERNEL_AMX;
 }
@@ -76,7 +76,7 @@ static void try_streaming(tw_comm_t *comm, const op_case_t *c, const op_wanted_t
     op_check(&call, wanted);
     op_call_close(&call);
     const bool has_panel = c->n >= nr && c->wire == TW_WIRE_OUT && (c->size > 1 || !op_grouped(c->kind));
-    if (can_put(c) ? n_plans == plans || (has_panel && n_lines == before) : n_plans + n_lines > 0)
+    if (can_stream(c) ? n_plans == plans || (has_panel && n_lines == before) : n_plans + n_lines > 0)
         test_fail(__FILE__, __LINE__, "%s: %ld streaming plans, %ld tiles around the caches", op_describe(c).text,
                   n_plans - plans, n_lines - before);
 }

@@ -2,14 +2,15 @@
 /*
  * mm_all_reduce of ranks some of which have y in their window, where the owners of results write them, and
  * the others not, who copy theirs: the same bits whoever has it where, for every wire, fused or not, in one
- * round or several, with rows of whole lines or not. Other memory of the window stays as it was.
+ * round or several, in one piece or several, with rows of whole lines or not. Other memory of the window stays as
+ * it was, and so does y once its rank has given up.
  */
 #define _GNU_SOURCE
 #include "ops/ops_sample.h"
 
 static const uint64_t default_seed = 0x6f707377696e6431u;
 
-enum { WINDOW_BYTES = 1 << 20, FILLING = 0x5a };
+enum { WINDOW_BYTES = 2 << 20, FILLING = 0x5a };
 
 /* Who has y in the window: a bit for each rank. */
 static const unsigned in_window[] = {0xffu, 0x00u, 0x55u, 0xfeu};
@@ -68,13 +69,13 @@ static void try_case(tw_comm_t *comm, const op_case_t *c, char *window)
 
 static void window_body(tw_comm_t *comm, void *arg)
 {
-    static const int64_t columns[] = {160, 150, 20};
+    static const int64_t columns[] = {160, 1100, 150, 1056, 20};
     static const op_shape_t shapes[] = {{600, 40, 0}, {37, 40, 0}};
     panels_random_t random = panels_random(default_seed);
     void *window;
     (void)arg;
     CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
-    for (int way = 0; way < 4 * OP_LARGE_WAYS; way++) {
+    for (int way = 0; way < 3 * OP_LARGE_WAYS; way++) {
         op_case_t c = {.kind = OP_MM_ALL_REDUCE, .size = tw_comm_size(comm), .lines = way % 3 > 0};
         const bool quantised = way % 4 == 3;
         c.types = quantised ? &op_int8_types[3] : &op_float_types[way % 2];
@@ -111,5 +112,74 @@ TEST_WINDOW(threads_2_1, THREADS, 2, "1", "1K")
 TEST_WINDOW(threads_3_3, THREADS, 3, "3", "1K")
 TEST_WINDOW(shm_1_1, SHM, 1, "1", "1K")
 TEST_WINDOW(shm_2_1, SHM, 2, "1", "1K")
+TEST_WINDOW(shm_2_3, SHM, 2, "3", "1K")
 TEST_WINDOW(shm_3_3, SHM, 3, "3", "1K")
 TEST_WINDOW(shm_4_1, SHM, 4, "1", "8M")
+
+/* ---- Giving up -------------------------------------------------------------------------------- */
+
+/* Does some of the call, which sends its partials, and then no more of it. */
+static void begin_and_give_up(op_call_t *call, tw_comm_t *comm, bool aborts)
+{
+    tw_op_t *op;
+    CHECK_OK(op_call_prepare(call, comm, &op));
+    CHECK_OK(tw_op_start(op));
+    for (int i = 0; i < 200; i++)
+        CHECK_EQ(tw_op_test(op), TW_IN_PROGRESS);
+    if (aborts) {
+        tw_comm_abort(comm, "enough");
+        CHECK_EQ(tw_op_wait(op, 0), TW_ERR_ABORTED);
+    }
+    tw_op_release(op); /* while it runs: the communicator is lost */
+}
+
+/* Rank 1 gives up and uses its memory for something else; rank 0, which comes later, does not write there. */
+static void give_up_body(tw_comm_t *comm, void *arg)
+{
+    const op_case_t c = {.kind = OP_MM_ALL_REDUCE,
+                         .types = &op_float_types[1],
+                         .size = 2,
+                         .k = 60,
+                         .n = 200,
+                         .m = 600,
+                         .seed = default_seed,
+                         .lines = true,
+                         .rounds = 1};
+    op_call_t call;
+    void *window;
+    CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
+    op_call_open(&call, &c, tw_comm_rank(comm));
+    tw_tensor_t tensor = call.out[OP_Y].view.tensor;
+    tensor.data = window;
+    call.args.all_reduce.y = &tensor;
+    if (tw_comm_rank(comm) == 1) {
+        begin_and_give_up(&call, comm, arg != NULL);
+        memset(window, FILLING, WINDOW_BYTES);
+    }
+    ranks_barrier();
+    if (tw_comm_rank(comm) == 0)
+        CHECK(op_call_run(&call, comm) != TW_OK);
+    ranks_barrier();
+    for (size_t i = 0; tw_comm_rank(comm) == 1 && i < WINDOW_BYTES; i++)
+        CHECK_EQ(((const char *)window)[i], FILLING);
+    op_call_close(&call);
+}
+
+static void give_up(void *aborts)
+{
+    ranks_args_t args = RANKS_ARGS_INIT;
+    args.transport = TW_TRANSPORT_SHM;
+    args.n = 2;
+    CHECK_EQ(setenv("TILEWIRE_THREADS", "1", 1), 0);
+    ranks_run(&args, give_up_body, aborts);
+}
+
+TEST(released)
+{
+    give_up(NULL);
+}
+
+TEST(aborted)
+{
+    give_up(&(int){1});
+}

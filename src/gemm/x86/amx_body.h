@@ -102,7 +102,7 @@ AMX_INLINE void amx_steps(const twi_gemm_call_t *call, amx_step_fn *step, size_t
     if (aside & AMX_TOUCH)
         touch = twi_touch_begin(call);
     const int64_t steps = call->steps, ahead_lines = amx_ahead_lines(call);
-    int64_t touch_due = 0, call_due = 0; /* lines times the steps so far, less `steps` for every line */
+    int64_t touch_due = 0, call_due = 0; /* lines or calls times the steps so far, less `steps` for each */
     for (int64_t s = steps; s > 0; s--) {
         if (aside & AMX_TOUCH)
             for (touch_due += call->touch_lines; touch_due >= steps; touch_due -= steps)

@@ -130,19 +130,17 @@ enum {
     NANS = 0x81,
 };
 
-/* Whether any of a pair is of some classes. */
-INLINE bool has_class(pair_t v, const int classes)
-{
-    const __mmask16 lo = _mm512_fpclass_ps_mask((__m512)v.lo, classes),
-                    hi = _mm512_fpclass_ps_mask((__m512)v.hi, classes);
-    return __builtin_expect(!_kortestz_mask16_u8(lo, hi), 0);
-}
+/* Whether any of a pair is of some classes, which are a constant. */
+#define HAS_CLASS(v, classes)                                                               \
+    __builtin_expect(!_kortestz_mask16_u8(_mm512_fpclass_ps_mask((__m512)(v).lo, classes),  \
+                                          _mm512_fpclass_ps_mask((__m512)(v).hi, classes)), \
+                     0)
 #endif
 
 INLINE half_t half_bf16(pair_t v)
 {
 #ifdef EPI_BF16
-    if (!has_class(v, DENORMAL))
+    if (!HAS_CLASS(v, DENORMAL))
         return (half_t)_mm512_cvtne2ps_pbh((__m512)v.hi, (__m512)v.lo);
 #endif
     const __m512i lo = _mm512_srli_epi32(to_upper(v.lo), 16), hi = _mm512_srli_epi32(to_upper(v.hi), 16);
@@ -174,13 +172,13 @@ INLINE pair_t addend_neighbours(const twi_gemm_part_t *part, int i, int64_t at)
 /* Sums of neighbours need not be put in order before they are rounded. */
 INLINE bool add_bf16(const twi_gemm_part_t *part, int64_t at, pair_t v, half_t *sum_out)
 {
-    if (has_class(v, DENORMAL))
+    if (HAS_CLASS(v, DENORMAL))
         return false;
     const pair_t own = neighbours((half_t)_mm512_cvtne2ps_pbh((__m512)v.hi, (__m512)v.lo));
     pair_t sum = part->own == 0 ? own : addend_neighbours(part, 0, at);
     for (int i = 1; i < part->n_addends; i++)
         sum = add_neighbours(sum, i == part->own ? own : addend_neighbours(part, i, at));
-    if (has_class(sum, DENORMAL | NANS))
+    if (HAS_CLASS(sum, DENORMAL | NANS))
         return false;
     const half_t halves = (half_t)_mm512_cvtne2ps_pbh((__m512)sum.hi, (__m512)sum.lo);
     const u32v lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
