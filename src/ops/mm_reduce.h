@@ -104,7 +104,7 @@ typedef struct mm_tiles {
     twi_op_worker_t *worker;
     const mm_strip_t *strip;
     int64_t round, col, cols; /* col: of the product */
-    char *own;                /* the strip in our slot */
+    char *own;                /* the strip in our slot, once that is open */
     const char **bases;       /* [size] the strip in everybody's, if they are all there */
     int64_t index;            /* of an own strip, else -1 */
     bool fused;               /* partials of the peers are added at once */

@@ -105,6 +105,7 @@ static void find_bases(mm_tiles_t *t)
 {
     for (int p = 0; p < t->op->size; p++)
         t->bases[p] = slot_of(t, p);
+    t->own = slot_of(t, t->op->rank);
     find_others(t);
 }
 
@@ -362,6 +363,7 @@ static void finish_tile(void *user, const twi_gemm_tile_t *tile)
 twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles)
 {
     const bool quantised = tiles->op->problem.wire == TW_WIRE_INT8;
+    tiles->own = slot_of(tiles, tiles->op->rank);
     return (twi_gemm_hook_t){
         .user = tiles,
         .place = place_tile,
@@ -372,7 +374,7 @@ twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles)
 
 mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t strip, int64_t round, twi_op_worker_t *worker)
 {
-    mm_tiles_t t = {
+    return (mm_tiles_t){
         .op = op,
         .r = r,
         .worker = worker,
@@ -383,6 +385,4 @@ mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t strip, int64_t rou
         .bases = worker->bases,
         .index = -1,
     };
-    t.own = slot_of(&t, op->rank);
-    return t;
 }
