@@ -55,9 +55,9 @@ typedef struct twi_gemm_place {
 } twi_gemm_place_t;
 
 /*
- * Called by the worker that computes the tile, from several workers at a time. Kernels that can finish a tile
- * during the call for the next one, some rows at a time: then its `place` comes before the `rows` and `done` of
- * the one before it.
+ * Called by the worker that computes the tile, from several workers at a time. Where the kernel can, a tile is
+ * finished during the call for the next one, some rows at a time: then the next one's `place` comes before its
+ * `rows` and `done`.
  */
 typedef struct twi_gemm_hook {
     void *user;

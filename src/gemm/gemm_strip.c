@@ -219,7 +219,7 @@ static void finish_rows(const work_t *w, int rows)
     part->rows = later->left < rows ? later->left : rows;
     w->plan->finish(&w->epilogue, part);
     if (hook && hook->rows)
-        hook->rows(hook->user, &later->tile, (int)(part->row - later->tile.row), part->rows);
+        hook->rows(hook->user, &later->tile, part->tile_row, part->rows);
     later->left -= part->rows;
     if (later->left == 0) {
         if (hook && hook->done)
