@@ -33,6 +33,7 @@ typedef struct twi_gemm_tile {
     void *out; /* its first element */
     int64_t ld_out;
     int group; /* of rows */
+    int panel; /* of A, counted in the strip */
     int tag;   /* as the hook's place said */
 } twi_gemm_tile_t;
 
@@ -133,14 +134,38 @@ tw_status_t twi_gemm_run(const twi_gemm_plan_t *plan, twi_gemm_space_t *space);
 
 /* ---- For callers with an order of their own ---------------------------------------------------- */
 
-/* Rows row..row+rows-1, all of one group, at most blocks.mb; columns col..col+cols-1, col a multiple of nr. */
+/* The rows of C that a panel of A is for, at most mr. */
+typedef struct twi_gemm_panel {
+    int64_t row;
+    int rows;
+} twi_gemm_panel_t;
+
+/*
+ * Rows row..row+rows-1, all of one group, or those of some panels from anywhere in it; at most blocks.mb / mr panels.
+ * Columns col..col+cols-1, col a multiple of nr.
+ */
 typedef struct twi_gemm_strip {
     int group;
     int64_t row, rows;
+    const twi_gemm_panel_t *panels; /* NULL: rows follow each other */
+    int n_panels;
     int64_t col, cols;
-    const void *a;               /* its rows as panels of A, one after the other */
+    const void *a;               /* its panels of A, one after the other */
     const twi_gemm_hook_t *hook; /* NULL: the problem's */
 } twi_gemm_strip_t;
+
+static inline int64_t twi_gemm_strip_panels(const twi_gemm_strip_t *strip, int mr)
+{
+    return strip->panels ? strip->n_panels : (strip->rows + mr - 1) / mr;
+}
+
+static inline twi_gemm_panel_t twi_gemm_strip_panel(const twi_gemm_strip_t *strip, int mr, int64_t i)
+{
+    if (strip->panels)
+        return strip->panels[i];
+    const int64_t left = strip->rows - i * mr;
+    return (twi_gemm_panel_t){.row = strip->row + i * mr, .rows = left < mr ? (int)left : mr};
+}
 
 /* A thread's floating-point mode and tile registers: around all calls below. */
 typedef struct twi_gemm_mode {

@@ -273,16 +273,24 @@ typedef struct column {
     const char *next; /* what is read from memory after it; NULL: nothing, or not known */
 } column_t;
 
-static twi_gemm_tile_t tile_at(const work_t *w, int64_t at, int64_t panel)
+static int64_t panels_of(const work_t *w)
+{
+    return twi_gemm_strip_panels(w->strip, w->kernel->mr);
+}
+
+/* Of panel i of A and panel number `panel` of B. */
+static twi_gemm_tile_t tile_at(const work_t *w, int64_t i, int64_t panel)
 {
     const twi_gemm_kernel_t *kernel = w->kernel;
-    const int64_t rows = w->strip->rows - at, col = panel * kernel->nr, cols = w->strip->col + w->strip->cols - col;
+    const twi_gemm_panel_t rows = twi_gemm_strip_panel(w->strip, kernel->mr, i);
+    const int64_t col = panel * kernel->nr, cols = w->strip->col + w->strip->cols - col;
     return (twi_gemm_tile_t){
-        .row = w->strip->row + at,
+        .row = rows.row,
         .col = col,
-        .rows = rows < kernel->mr ? (int)rows : kernel->mr,
+        .rows = rows.rows,
         .cols = cols < kernel->nr ? (int)cols : kernel->nr,
         .group = w->strip->group,
+        .panel = (int)i,
     };
 }
 
@@ -300,10 +308,10 @@ static void column_of_tiles(const work_t *w, const block_t *block, const column_
     const twi_gemm_kernel_t *kernel = w->kernel;
     const void *b = panel_of_b(w, block, column->panel);
     const int64_t a_at = block->k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane);
-    const int64_t n_tiles = (w->strip->rows + kernel->mr - 1) / kernel->mr;
+    const int64_t n_tiles = panels_of(w);
     const int64_t share = block->k_count * kernel->nr * w->plan->stored_bytes / n_tiles;
     for (int64_t i = 0; i < n_tiles; i++) {
-        twi_gemm_tile_t tile = tile_at(w, i * kernel->mr, column->panel);
+        twi_gemm_tile_t tile = tile_at(w, i, column->panel);
         twi_gemm_call_t call = {
             .a = (const char *)w->strip->a + i * w->plan->panel_bytes + a_at,
             .b = b,
@@ -419,7 +427,7 @@ static const char *next_panel(const work_t *w, const pass_t *pass, const block_t
     const int64_t k = block->k0 + block->k_count;
     if (!w->problem->weight)
         return NULL;
-    if (w->strip->rows <= w->kernel->mr)
+    if (panels_of(w) == 1)
         return w->plan->direct ? packed_panel(w, c / nr, block->k0) + AHEAD_BYTES : NULL;
     if (k < pass->k1)
         return packed_panel(w, c / nr, k);
@@ -454,7 +462,7 @@ static void columns(const work_t *w, int64_t col, int64_t end)
 {
     const twi_gemm_plan_t *plan = w->plan;
     const twi_gemm_kernel_t *kernel = w->kernel;
-    const int64_t n_tiles = (w->strip->rows + kernel->mr - 1) / kernel->mr;
+    const int64_t n_tiles = panels_of(w);
     const size_t tile_bytes = (size_t)(kernel->mr * kernel->nr) * 4;
     const size_t stride = plan->blocks.kb < plan->k_pad ? tile_bytes : 0;
     const size_t column_bytes = plan->blocks.pass < plan->k_pad ? (size_t)n_tiles * tile_bytes : 0;

@@ -75,7 +75,7 @@ void twi_gather_each(const twi_op_t *op, const gather_t *g, const gather_strip_t
                      void *arg);
 
 /* For twi_products_t. */
-void twi_gather_pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t first, int rows, void *dst,
+void twi_gather_pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int rows, void *dst,
                      twi_op_worker_t *worker);
 
 /* gather_plan.c: tables and strips. */

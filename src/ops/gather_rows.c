@@ -139,13 +139,12 @@ static void put_together(void *arg, int source, int64_t row, int64_t to, int64_t
         twi_gather_copy_rows(dst, p->step, from, step, rows, p->g->row_bytes);
 }
 
-void twi_gather_pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t first, int rows, void *dst,
+void twi_gather_pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int rows, void *dst,
                      twi_op_worker_t *worker)
 {
     gather_t *g = op->state;
     const int64_t item_bytes = twi_gemm_kind_bytes(op->problem.product.kind);
-    packing_t p = {
-        .op = op, .g = g, .rows = worker->rows, .step = g->row_bytes, .first = strip->row + first, .wanted = rows};
+    packing_t p = {.op = op, .g = g, .rows = worker->rows, .step = g->row_bytes, .first = row, .wanted = rows};
     if (op->problem.rows_out) {
         p.step = op->problem.ld_rows_out * item_bytes;
         p.rows = (char *)op->problem.rows_out + p.first * p.step;

@@ -7,10 +7,11 @@
  *
  * Rounds are ranges of columns, so that a round has rows of all owners and every rank something to do.
  * Fused, a strip of rows belongs to one owner. A rank computes the first strips of all others, that of rank+1
- * before the rest, then the second ones, and so on; then its own, when the partials of all peers are there: they
- * are added while the tile is in cache. When there is nothing else left to compute it goes ahead, and panels
- * whose partials come too late are summed later. Not fused, strips are cut without regard to owners, and
- * everything is summed after the product.
+ * before the rest, then the second ones, and so on, and its own ones some time after peers had those to do: then
+ * their partials are there, and are added while the tile is in cache. Panels whose partials come too late are
+ * summed later. Strips are low, and some are multiplied together, a batch: so the right matrix goes by as seldom
+ * as in a product alone, and the partials of peers are read all the time. Not fused, strips are cut without
+ * regard to owners, and everything is summed after the product.
  *
  * The result of mm_all_reduce goes to the y of peers that offer it in their entry. For the others it takes the place of
  * the owner's own partial, where they copy it from. Either way they are told of a piece of a strip at a time.
@@ -31,6 +32,16 @@ typedef struct mm_share {
     int64_t first, n; /* strips that have some of them: numbers in `owned` */
 } mm_share_t;
 
+/* Strips that are multiplied together: some that others own, then some of our own. This rank's own affair. */
+typedef struct mm_batch {
+    int64_t send, n_sends; /* numbers in `sends` */
+    int64_t own, n_own;    /* of own strips */
+    int64_t panel;         /* of A, the first one; all batches count */
+    int n_panels;
+} mm_batch_t;
+
+enum { MM_BATCH_STRIPS = 16 }; /* at most */
+
 /* How far an own item is: stored (release) by who computes it, loaded (acquire) by who sums it. */
 enum { MM_TODO, MM_COMPUTED };
 
@@ -50,13 +61,17 @@ typedef struct mm_reduce {
     int64_t n_strips;
     int64_t *sends; /* strips that this rank computes for others, in that order */
     int64_t n_sends;
-    int64_t *owned;             /* strips by share */
-    mm_share_t *shares;         /* [size] */
-    int64_t *needed;            /* [own strips][size]: which of a peer's sends it is */
-    _Atomic uint8_t *own;       /* [rounds][own strips][chunks] MM_... */
-    int64_t *late;              /* the same: columns whose partials were not there yet; written before `own` */
-    _Atomic int32_t *send_left; /* [rounds][sends] chunks to compute */
-    _Atomic int32_t *own_left;  /* [own pieces] panels to sum */
+    int64_t *owned;     /* strips by share */
+    mm_share_t *shares; /* [size] */
+    int64_t *needed;    /* [own strips][size]: which of a peer's sends it is */
+    mm_batch_t *batches;
+    int64_t n_batches;
+    twi_gemm_panel_t *panels;    /* of all batches, */
+    uint8_t *panel_strip;        /* and which strip of the batch each belongs to */
+    _Atomic uint8_t *own;        /* [rounds][own strips][chunks] MM_... */
+    int64_t *late;               /* the same: columns whose partials were not there yet; written before `own` */
+    _Atomic int32_t *batch_left; /* [rounds][batches] chunks to compute */
+    _Atomic int32_t *own_left;   /* [own pieces] panels to sum */
     twi_reduce_fn reduce;
     twi_copy_rows_fn copy_rows;
     const twi_wire_kernels_t *wire;
@@ -65,6 +80,11 @@ typedef struct mm_reduce {
 /* mm_reduce_plan.c: schedule and tables. `owner_rows`: rows of a rank's share, 0: as it is best. */
 tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows);
 void twi_mm_reduce_drop(mm_reduce_t *r);
+
+/* Strips that a rank computes for others in a round before strip i of rank + step. */
+int64_t twi_mm_sends_before(const twi_op_t *op, const mm_reduce_t *r, int rank, int64_t i, int step);
+/* mm_reduce_batches.c: fills batches from sends and own strips. */
+tw_status_t twi_mm_batches(const twi_op_t *op, mm_reduce_t *r);
 
 static inline int64_t twi_mm_round_col(const mm_reduce_t *r, int64_t round)
 {
@@ -90,44 +110,53 @@ int64_t twi_mm_all_pieces(const twi_op_t *op, const mm_reduce_t *r, int64_t stri
 int64_t twi_mm_piece_number(const twi_op_t *op, const mm_reduce_t *r, int64_t strips, const mm_piece_t *piece);
 mm_piece_t twi_mm_piece(const twi_op_t *op, const mm_reduce_t *r, int64_t strips, int64_t number);
 
-enum { MM_QUEUE_SUMS, MM_QUEUE_OWN, MM_QUEUE_SENDS, MM_QUEUE_COPIES }; /* the last for each peer */
-
-/* Rows of a strip that are in a share; *first_out from the strip's first one on. */
-int64_t twi_mm_common_rows(const mm_strip_t *strip, const mm_share_t *share, int64_t *first_out);
+/* After the first there is one of copies for each peer; products are the last one. */
+enum { MM_QUEUE_SUMS, MM_QUEUE_COPIES };
 
 /* mm_reduce_tiles.c: what happens to tiles. */
 
-/* The tiles of a strip in one round, as one worker sees them. Columns in it count from the round's first one on. */
+/* A strip in one round, as one worker sees it. Columns in it count from the round's first one on. */
+typedef struct mm_rows {
+    const mm_strip_t *strip;
+    int64_t first, n; /* its rows that are of the share that it is looked at for */
+    int64_t index;    /* of an own strip, else -1 */
+    bool fused;       /* partials of the peers are added at once */
+    int64_t late;     /* columns before it was so */
+    int64_t told;     /* columns whose sums peers know of; of an own strip */
+} mm_rows_t;
+
+/* What a worker needs for the tiles of some strips in one round. */
 typedef struct mm_tiles {
     twi_op_t *op;
     mm_reduce_t *r;
     twi_op_worker_t *worker;
-    const mm_strip_t *strip;
     int64_t round, col, cols; /* col: of the product */
-    char *own;                /* the strip in our slot, once that is open */
-    const char **bases;       /* [size] the strip in everybody's, if they are all there */
-    int64_t index;            /* of an own strip, else -1 */
-    bool fused;               /* partials of the peers are added at once */
+    char *own;                /* our slot, once it is open */
+    const char **bases;       /* [size] everybody's, if they are all there */
     int n_others;             /* peers whose y results are written to: worker->others */
     bool others_lines;        /* all of them as whole lines */
     bool slot_results;        /* there are peers who copy them */
     int turn;                 /* of worker->also */
-    int64_t late;             /* columns before it was so */
-    int64_t told;             /* columns whose sums peers know of; of an own strip */
+    const uint8_t *strip_of;  /* [panels of A] number in rows */
+    mm_rows_t rows[MM_BATCH_STRIPS];
 } mm_tiles_t;
 
-mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t strip, int64_t round, twi_op_worker_t *worker);
-/* For the product of the strip. */
+/* Own strip i of a rank. */
+mm_rows_t twi_mm_rows(const mm_reduce_t *r, int owner, int64_t i);
+/* Strip i of a batch. */
+mm_rows_t twi_mm_batch_rows(const twi_op_t *op, const mm_reduce_t *r, const mm_batch_t *batch, int64_t i);
+/* Of a round; its rows are left to the caller. */
+mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t round, twi_op_worker_t *worker);
+/* For a product of the strips in rows. */
 twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles);
-/* Sums partials of some rows and columns; all of them are in slots. */
-void twi_mm_tiles_sum(mm_tiles_t *tiles, int64_t first, int64_t rows, int64_t col, int64_t cols);
+/* Sums partials of some columns; all of them are in slots. */
+void twi_mm_tiles_sum(mm_tiles_t *tiles, const mm_rows_t *rows, int64_t col, int64_t cols);
 /* Own columns up to `end` are summed: tells peers who want results, of whole pieces. */
-void twi_mm_tiles_tell(mm_tiles_t *tiles, int64_t end);
-/* The way of results of some rows from their owner. */
-twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, int owner, int64_t first, int64_t rows,
-                                  const mm_piece_t *piece);
+void twi_mm_tiles_tell(const mm_tiles_t *tiles, mm_rows_t *rows, int64_t end);
+/* The way of results from their owner. */
+twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, const mm_rows_t *rows, int owner, const mm_piece_t *piece);
 /* Results of the int8 wire. */
-void twi_mm_tiles_dequantise(const mm_tiles_t *tiles, int owner, int64_t first, int64_t rows, const mm_piece_t *piece);
+void twi_mm_tiles_dequantise(const mm_tiles_t *tiles, const mm_rows_t *rows, int owner, const mm_piece_t *piece);
 
 /* Whether the partial of own strip `own` in a round is not there yet; our own always is. */
 bool twi_mm_partial_lacks(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64_t round, int rank);

@@ -9,17 +9,15 @@ bool twi_mm_copy_lacks(twi_op_t *op, int peer, int64_t item, int rank)
 
 static void copy_piece(mm_reduce_t *r, int peer, const mm_piece_t *piece, twi_op_t *op, twi_op_worker_t *worker)
 {
-    const mm_share_t *share = &r->shares[peer];
-    const mm_tiles_t tiles = twi_mm_tiles(op, r, r->owned[share->first + piece->strip], piece->round, worker);
-    int64_t first;
-    const int64_t rows = twi_mm_common_rows(tiles.strip, share, &first);
+    const mm_tiles_t tiles = twi_mm_tiles(op, r, piece->round, worker);
+    const mm_rows_t rows = twi_mm_rows(r, peer, piece->strip);
     const twi_gemm_strip_t part = {
-        .row = tiles.strip->row + first, .rows = rows, .col = tiles.col + piece->col, .cols = piece->cols};
+        .row = rows.strip->row + rows.first, .rows = rows.n, .col = tiles.col + piece->col, .cols = piece->cols};
     const uint64_t begin = twi_trace_begin(op);
     if (op->problem.wire == TW_WIRE_INT8) {
-        twi_mm_tiles_dequantise(&tiles, peer, first, rows, piece);
+        twi_mm_tiles_dequantise(&tiles, &rows, peer, piece);
     } else {
-        const twi_panels_t results = twi_mm_tiles_results(&tiles, peer, first, rows, piece);
+        const twi_panels_t results = twi_mm_tiles_results(&tiles, &rows, peer, piece);
         twi_panels_copy(&results, r->copy_rows);
     }
     twi_trace_end(op, begin, "copy", worker, peer, &part);

@@ -6,7 +6,7 @@
 #include "ops/mm_reduce.h"
 
 enum {
-    PIECE_COLUMNS = 512,        /* about that many in a piece, */
+    PIECE_ITEMS = 128 << 10,    /* about that many elements in a piece, */
     PIECES_MAX = 16,            /* but no more pieces than that in a strip */
     EVERYTHING_BYTES = 1 << 20, /* of all partials: up to here every rank sums all rows, which saves a leg */
 };
@@ -38,6 +38,17 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
     r->gathers = r->gathers && !r->everything;
 }
 
+/*
+ * Rows of a strip. Fused, strips of all owners make up a batch, so that own rows are a part of every batch.
+ */
+static int64_t strip_rows(const twi_op_t *op, const mm_reduce_t *r)
+{
+    const int64_t mr = op->plan.kernel->mr, fair = TWI_STRIP_ROWS / op->size / mr * mr;
+    if (!r->schedule.fused)
+        return TWI_STRIP_ROWS;
+    return fair > mr ? fair : mr;
+}
+
 static void cut_columns(twi_op_t *op, mm_reduce_t *r)
 {
     const int64_t n = op->problem.product.n, nr = op->plan.kernel->nr;
@@ -45,7 +56,8 @@ static void cut_columns(twi_op_t *op, mm_reduce_t *r)
     if (r->round_cols > 0)
         r->schedule.rounds = twi_ceil_div(n, r->round_cols);
     op->n_rounds = r->schedule.rounds;
-    const int64_t pieces = r->schedule.fused ? twi_least(twi_ceil_div(r->round_cols, PIECE_COLUMNS), PIECES_MAX) : 1;
+    const int64_t cols = PIECE_ITEMS / strip_rows(op, r);
+    const int64_t pieces = r->schedule.fused ? twi_least(twi_ceil_div(r->round_cols, cols), PIECES_MAX) : 1;
     r->piece_cols = pieces > 0 ? twi_round_up(twi_ceil_div(r->round_cols, pieces), nr) : 0;
     op->slot_bytes_each = (size_t)(op->problem.product.m * twi_least(r->round_cols, n) * r->wire_bytes);
 }
@@ -61,35 +73,32 @@ static void cut_shares(const twi_op_t *op, mm_reduce_t *r, int64_t rows)
     }
 }
 
-static int64_t strips_of(int64_t rows)
-{
-    return twi_ceil_div(rows, TWI_STRIP_ROWS);
-}
-
 static int64_t count_strips(const twi_op_t *op, const mm_reduce_t *r)
 {
+    const int64_t height = strip_rows(op, r);
     int64_t n = 0;
     for (int d = 0; r->schedule.fused && d < op->size; d++)
-        n += strips_of(r->shares[d].rows);
-    return r->schedule.fused ? n : strips_of(op->problem.product.m);
+        n += twi_ceil_div(r->shares[d].rows, height);
+    return r->schedule.fused ? n : twi_ceil_div(op->problem.product.m, height);
 }
 
-static int64_t add_strips(mm_reduce_t *r, int64_t n, int64_t row, int64_t rows)
+static int64_t add_strips(const twi_op_t *op, mm_reduce_t *r, int64_t n, int64_t row, int64_t rows)
 {
-    for (const int64_t end = row + rows; row < end; row += TWI_STRIP_ROWS)
-        r->strips[n++] = (mm_strip_t){.row = row, .rows = twi_least(end - row, TWI_STRIP_ROWS)};
+    const int64_t height = strip_rows(op, r);
+    for (const int64_t end = row + rows; row < end; row += height)
+        r->strips[n++] = (mm_strip_t){.row = row, .rows = twi_least(end - row, height)};
     return n;
 }
 
 static void fill_strips(const twi_op_t *op, mm_reduce_t *r)
 {
     if (!r->schedule.fused) {
-        (void)add_strips(r, 0, 0, op->problem.product.m);
+        (void)add_strips(op, r, 0, 0, op->problem.product.m);
         return;
     }
     int64_t n = 0;
     for (int d = 0; d < op->size; d++)
-        n = add_strips(r, n, r->shares[d].row, r->shares[d].rows);
+        n = add_strips(op, r, n, r->shares[d].row, r->shares[d].rows);
 }
 
 /* Whether some rows of a strip are in a share. */
@@ -117,8 +126,7 @@ static int64_t list_owned(const twi_op_t *op, mm_reduce_t *r, int64_t *owned)
 
 /* ---- Order ------------------------------------------------------------------------------------- */
 
-/* Strips that a rank computes for others in a round before strip i of rank + step. */
-static int64_t sends_before(const twi_op_t *op, const mm_reduce_t *r, int rank, int64_t i, int step)
+int64_t twi_mm_sends_before(const twi_op_t *op, const mm_reduce_t *r, int rank, int64_t i, int step)
 {
     int64_t n = 0;
     for (int s = 1; s < op->size; s++) {
@@ -140,7 +148,7 @@ static void list_sends(const twi_op_t *op, mm_reduce_t *r)
         const mm_share_t *share = &r->shares[(op->rank + step) % op->size];
         r->n_sends += share->n;
         for (int64_t i = 0; i < share->n; i++)
-            r->sends[sends_before(op, r, op->rank, i, step)] = r->owned[share->first + i];
+            r->sends[twi_mm_sends_before(op, r, op->rank, i, step)] = r->owned[share->first + i];
     }
 }
 
@@ -149,7 +157,7 @@ static void fill_needed(const twi_op_t *op, mm_reduce_t *r)
 {
     for (int p = 0; r->schedule.fused && p < op->size; p++)
         for (int64_t i = 0; i < r->shares[op->rank].n; i++)
-            r->needed[i * op->size + p] = sends_before(op, r, p, i, (op->rank - p + op->size) % op->size);
+            r->needed[i * op->size + p] = twi_mm_sends_before(op, r, p, i, (op->rank - p + op->size) % op->size);
 }
 
 /* ---- Pieces ------------------------------------------------------------------------------------ */
@@ -182,32 +190,11 @@ mm_piece_t twi_mm_piece(const twi_op_t *op, const mm_reduce_t *r, int64_t strips
     };
 }
 
-int64_t twi_mm_common_rows(const mm_strip_t *strip, const mm_share_t *share, int64_t *first_out)
-{
-    const int64_t from = strip->row > share->row ? strip->row : share->row;
-    *first_out = from - strip->row;
-    return twi_least(strip->row + strip->rows, share->row + share->rows) - from;
-}
-
 /* ---- All of it --------------------------------------------------------------------------------- */
 
-static tw_status_t allocate(const twi_op_t *op, mm_reduce_t *r)
+static tw_status_t no_memory(const mm_reduce_t *r)
 {
-    const size_t all = (size_t)list_owned(op, r, NULL) + 1, rounds = (size_t)r->schedule.rounds;
-    const size_t own = (size_t)r->shares[op->rank].n + 1, chunks = (size_t)r->products.n_chunks;
-    const size_t strips = (size_t)r->n_strips + 1;
-    r->owned = calloc(all, sizeof *r->owned);
-    r->sends = calloc(strips, sizeof *r->sends);
-    r->needed = calloc(own * (size_t)op->size, sizeof *r->needed);
-    r->own = calloc(rounds * own * chunks, sizeof *r->own);
-    r->late = calloc(rounds * own * chunks, sizeof *r->late);
-    r->own_left = calloc((size_t)twi_mm_all_pieces(op, r, r->shares[op->rank].n) + 1, sizeof *r->own_left);
-    r->send_left = calloc(rounds * strips, sizeof *r->send_left);
-    const bool ok = r->owned && r->sends && r->needed && r->own && r->late && r->own_left && r->send_left;
-    if (!ok)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %zu strips", all);
-    (void)list_owned(op, r, r->owned);
-    return TW_OK;
+    return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld strips", (long long)r->n_strips);
 }
 
 /* Shares of whole tiles where strips belong to one owner, otherwise as even as they can be. */
@@ -221,6 +208,38 @@ static int64_t share_rows(const twi_op_t *op, const mm_reduce_t *r, int64_t owne
     return r->schedule.fused ? twi_round_up(even, op->plan.kernel->mr) : even;
 }
 
+/* Who owns what, and who computes what for whom. */
+static tw_status_t cut_rows(const twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
+{
+    cut_shares(op, r, share_rows(op, r, owner_rows));
+    r->n_strips = count_strips(op, r);
+    r->strips = calloc((size_t)r->n_strips + 1, sizeof *r->strips);
+    if (!r->strips)
+        return no_memory(r);
+    fill_strips(op, r);
+    r->owned = calloc((size_t)list_owned(op, r, NULL) + 1, sizeof *r->owned);
+    r->sends = calloc((size_t)r->n_strips + 1, sizeof *r->sends);
+    r->needed = calloc((size_t)((r->shares[op->rank].n + 1) * op->size), sizeof *r->needed);
+    if (!r->owned || !r->sends || !r->needed)
+        return no_memory(r);
+    (void)list_owned(op, r, r->owned);
+    list_sends(op, r);
+    fill_needed(op, r);
+    return TW_OK;
+}
+
+/* What workers count. */
+static tw_status_t make_counts(const twi_op_t *op, mm_reduce_t *r)
+{
+    const size_t rounds = (size_t)r->schedule.rounds, own = (size_t)r->shares[op->rank].n + 1;
+    const size_t items = rounds * own * (size_t)r->products.n_chunks;
+    r->own = calloc(items, sizeof *r->own);
+    r->late = calloc(items, sizeof *r->late);
+    r->own_left = calloc((size_t)twi_mm_all_pieces(op, r, r->shares[op->rank].n) + 1, sizeof *r->own_left);
+    r->batch_left = calloc(rounds * (size_t)r->n_batches + 1, sizeof *r->batch_left);
+    return r->own && r->late && r->own_left && r->batch_left ? TW_OK : no_memory(r);
+}
+
 tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
 {
     r->shares = calloc((size_t)op->size, sizeof *r->shares);
@@ -231,17 +250,10 @@ tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
     if (op->slot_bytes_each > op->ops->slots_bytes)
         return twi_fail(TW_ERR_NO_MEMORY, "%s needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu", op->class->name,
                         op->slot_bytes_each, op->ops->slots_bytes);
-    cut_shares(op, r, share_rows(op, r, owner_rows));
-    r->n_strips = count_strips(op, r);
-    r->strips = calloc((size_t)r->n_strips + 1, sizeof *r->strips);
-    if (!r->strips)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld strips", (long long)r->n_strips);
-    fill_strips(op, r);
-    TW_TRY(twi_products_create(op, &r->products, r->n_strips, r->schedule.rounds, r->round_cols));
-    TW_TRY(allocate(op, r));
-    list_sends(op, r);
-    fill_needed(op, r);
-    return TW_OK;
+    TW_TRY(cut_rows(op, r, owner_rows));
+    TW_TRY(twi_mm_batches(op, r));
+    TW_TRY(twi_products_create(op, &r->products, r->n_batches, r->schedule.rounds, r->round_cols));
+    return make_counts(op, r);
 }
 
 void twi_mm_reduce_drop(mm_reduce_t *r)
@@ -252,8 +264,11 @@ void twi_mm_reduce_drop(mm_reduce_t *r)
     free(r->owned);
     free(r->shares);
     free(r->needed);
+    free(r->batches);
+    free(r->panels);
+    free(r->panel_strip);
     free((void *)r->own);
     free(r->late);
     free((void *)r->own_left);
-    free((void *)r->send_left);
+    free((void *)r->batch_left);
 }

@@ -11,22 +11,20 @@ enum { TILE_OWN, TILE_SUMS, TILE_RESULT, TILE_PADDED };
 
 enum { TAG_FUSED = 1 };
 
-static char *tile_at(const mm_tiles_t *t, const char *base, int64_t first, int64_t col, int64_t cols)
+/* Element (first, col) of a strip in the slot at `base`; cols: of its panel. */
+static char *tile_at(const mm_tiles_t *t, const mm_strip_t *strip, const char *base, int64_t first, int64_t col,
+                     int64_t cols)
 {
-    return twi_panel_at(base, t->strip->rows, first, col, cols, t->r->wire_bytes);
+    const int64_t bytes = t->r->wire_bytes;
+    return twi_panel_at(base + strip->row * t->cols * bytes, strip->rows, first, col, cols, bytes);
 }
 
-/* Element (first, col) of the strip in y. */
-static char *y_at(const mm_tiles_t *t, int64_t first, int64_t col)
+/* Element (row, col) of the product in y. */
+static char *y_at(const mm_tiles_t *t, int64_t row, int64_t col)
 {
     const twi_gemm_problem_t *problem = &t->op->problem.product;
     const int64_t y_row = t->r->gathers || t->r->everything ? 0 : t->r->shares[t->op->rank].row;
-    return (char *)problem->c + ((t->strip->row + first - y_row) * problem->ldc + t->col + col) * t->r->out_bytes;
-}
-
-static char *slot_of(const mm_tiles_t *t, int rank)
-{
-    return twi_op_slot(t->op, rank, t->round) + t->strip->row * t->cols * t->r->wire_bytes;
+    return (char *)problem->c + ((row - y_row) * problem->ldc + t->col + col) * t->r->out_bytes;
 }
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
@@ -72,9 +70,9 @@ static void sum_rows(const mm_tiles_t *t, int64_t rows, int64_t col, int64_t col
 }
 
 /* Where the result of a block that begins at row `first` is left: in our slot for peers, or here. */
-static char *result_at(const mm_tiles_t *t, int64_t first, int64_t col, int64_t cols)
+static char *result_at(const mm_tiles_t *t, const mm_strip_t *strip, int64_t first, int64_t col, int64_t cols)
 {
-    return t->r->gathers ? tile_at(t, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
+    return t->r->gathers ? tile_at(t, strip, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
 }
 
 /*
@@ -104,16 +102,16 @@ static void find_others(mm_tiles_t *t)
 static void find_bases(mm_tiles_t *t)
 {
     for (int p = 0; p < t->op->size; p++)
-        t->bases[p] = slot_of(t, p);
-    t->own = slot_of(t, t->op->rank);
+        t->bases[p] = twi_op_slot(t->op, p, t->round);
+    t->own = twi_op_slot(t->op, t->op->rank, t->round);
     find_others(t);
 }
 
-/* Element (first, col) of the strip in the y of a peer. */
-static twi_gemm_also_t other_at(const mm_tiles_t *t, int i, int64_t first, int64_t col)
+/* Element (row, col) of the product in the y of a peer. */
+static twi_gemm_also_t other_at(const mm_tiles_t *t, int i, int64_t row, int64_t col)
 {
     const twi_gemm_also_t *other = &t->worker->others[i];
-    const int64_t at = (t->strip->row + first) * other->step + (t->col + col) * t->r->out_bytes;
+    const int64_t at = row * other->step + (t->col + col) * t->r->out_bytes;
     return (twi_gemm_also_t){.at = other->at + at, .step = other->step};
 }
 
@@ -130,70 +128,76 @@ static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int6
     t->r->copy_rows(&copy);
 }
 
-/* The result of a block to our y, and to those of peers. */
-static void store_block(const mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, int64_t cols, const char *block)
+/* The result of a block from `row` of the product on to our y, and to those of peers. */
+static void store_block(const mm_tiles_t *t, int64_t row, int64_t rows, int64_t col, int64_t cols, const char *block)
 {
     const twi_op_problem_t *problem = &t->op->problem;
     const int64_t y_step = problem->product.ldc * t->r->out_bytes;
     if (problem->wire == TW_WIRE_INT8) {
         t->r->wire->dequantise(t->r->out_type, (const int8_t *)block, rows, cols, problem->comm_scale_2 + t->col + col,
-                               y_at(t, first, col), problem->product.ldc);
+                               y_at(t, row, col), problem->product.ldc);
         return;
     }
-    store_rows(t, block, rows, cols, (twi_gemm_also_t){y_at(t, first, col), y_step});
+    store_rows(t, block, rows, cols, (twi_gemm_also_t){y_at(t, row, col), y_step});
     for (int i = 0; i < t->n_others; i++)
-        store_rows(t, block, rows, cols, other_at(t, i, first, col));
+        store_rows(t, block, rows, cols, other_at(t, i, row, col));
 }
 
-static void set_sources(const mm_tiles_t *t, int64_t first, int64_t col, int64_t cols)
+static void set_sources(const mm_tiles_t *t, const mm_strip_t *strip, int64_t first, int64_t col, int64_t cols)
 {
     for (int p = 0; p < t->op->size; p++)
-        t->worker->sources[p] = tile_at(t, t->bases[p], first, col, cols);
+        t->worker->sources[p] = tile_at(t, strip, t->bases[p], first, col, cols);
 }
 
-void twi_mm_tiles_sum(mm_tiles_t *t, int64_t first, int64_t rows, int64_t col, int64_t cols)
+void twi_mm_tiles_sum(mm_tiles_t *t, const mm_rows_t *rows, int64_t col, int64_t cols)
 {
     const twi_gemm_kernel_t *kernel = t->op->plan.kernel;
+    const mm_strip_t *strip = rows->strip;
+    const int64_t end = rows->first + rows->n;
     find_bases(t);
     for (int64_t c = col; c < col + cols; c += kernel->nr)
-        for (int64_t i = first; i < first + rows; i += kernel->mr) {
-            const int64_t block_rows = twi_least(first + rows - i, kernel->mr),
+        for (int64_t i = rows->first; i < end; i += kernel->mr) {
+            const int64_t block_rows = twi_least(end - i, kernel->mr),
                           block_cols = twi_least(col + cols - c, kernel->nr);
-            char *result = result_at(t, i, c, block_cols);
-            set_sources(t, i, c, block_cols);
+            char *result = result_at(t, strip, i, c, block_cols);
+            set_sources(t, strip, i, c, block_cols);
             sum_rows(t, block_rows, c, block_cols, result);
-            store_block(t, i, block_rows, c, block_cols, result);
+            store_block(t, strip->row + i, block_rows, c, block_cols, result);
         }
 }
 
 /* ---- Results ----------------------------------------------------------------------------------- */
 
-twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, int owner, int64_t first, int64_t rows, const mm_piece_t *piece)
+twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, const mm_rows_t *rows, int owner, const mm_piece_t *piece)
 {
     const twi_gemm_kernel_t *kernel = t->op->plan.kernel;
+    const mm_strip_t *strip = rows->strip;
     return (twi_panels_t){
-        .strip = slot_of(t, owner),
-        .strip_rows = t->strip->rows,
-        .first = first,
-        .rows = rows,
+        .strip = tile_at(t, strip, twi_op_slot(t->op, owner, t->round), 0, 0, 0),
+        .strip_rows = strip->rows,
+        .first = rows->first,
+        .rows = rows->n,
         .col = piece->col,
         .cols = piece->cols,
         .n = t->cols,
         .item_bytes = t->r->out_bytes,
         .tile_bytes = t->r->wire_bytes,
-        .dst = y_at(t, first, 0),
+        .dst = y_at(t, strip->row + rows->first, 0),
         .dst_step = t->op->problem.product.ldc * t->r->out_bytes,
         .mr = kernel->mr,
         .nr = kernel->nr,
     };
 }
 
-void twi_mm_tiles_dequantise(const mm_tiles_t *t, int owner, int64_t first, int64_t rows, const mm_piece_t *piece)
+void twi_mm_tiles_dequantise(const mm_tiles_t *t, const mm_rows_t *rows, int owner, const mm_piece_t *piece)
 {
+    const mm_strip_t *strip = rows->strip;
     const int nr = t->op->plan.kernel->nr;
-    for (int64_t c = piece->col; c < piece->col + piece->cols; c += nr)
-        store_block(t, first, rows, c, twi_least(t->cols - c, nr),
-                    tile_at(t, slot_of(t, owner), first, c, twi_least(t->cols - c, nr)));
+    const char *slot = twi_op_slot(t->op, owner, t->round);
+    for (int64_t c = piece->col; c < piece->col + piece->cols; c += nr) {
+        const int64_t cols = twi_least(t->cols - c, nr);
+        store_block(t, strip->row + rows->first, rows->n, c, cols, tile_at(t, strip, slot, rows->first, c, cols));
+    }
 }
 
 /* ---- Tiles of the product ---------------------------------------------------------------------- */
@@ -204,54 +208,53 @@ bool twi_mm_partial_lacks(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64
     return rank != op->rank && !twi_op_has_sent(op, rank, round * sends + r->needed[own * op->size + rank] + 1);
 }
 
-static bool partials_there(const mm_tiles_t *t)
+static bool partials_there(const mm_tiles_t *t, const mm_rows_t *rows)
 {
     for (int p = 0; p < t->op->size; p++)
-        if (twi_mm_partial_lacks(t->op, t->r, t->index, t->round, p))
+        if (twi_mm_partial_lacks(t->op, t->r, rows->index, t->round, p))
             return false;
     return true;
 }
 
-void twi_mm_tiles_tell(mm_tiles_t *t, int64_t end)
+void twi_mm_tiles_tell(const mm_tiles_t *t, mm_rows_t *rows, int64_t end)
 {
     const mm_reduce_t *r = t->r;
     const int64_t strips = r->shares[t->op->rank].n;
     if (!r->gathers)
         return;
     twi_stream_fence();
-    while (t->told < end) {
-        const int64_t stop = twi_least((t->told / r->piece_cols + 1) * r->piece_cols, end);
-        const mm_piece_t piece = {.round = t->round, .strip = t->index, .col = t->told};
+    while (rows->told < end) {
+        const int64_t stop = twi_least((rows->told / r->piece_cols + 1) * r->piece_cols, end);
+        const mm_piece_t piece = {.round = t->round, .strip = rows->index, .col = rows->told};
         const int64_t number = twi_mm_piece_number(t->op, r, strips, &piece);
-        const int32_t panels = (int32_t)twi_ceil_div(stop - t->told, t->op->plan.kernel->nr);
+        const int32_t panels = (int32_t)twi_ceil_div(stop - rows->told, t->op->plan.kernel->nr);
         /* Each worker releases its own panels; whoever finds that none are left has acquired all. */
         if (atomic_fetch_sub_explicit(&r->own_left[number], panels, memory_order_acq_rel) == panels)
-            twi_units_finish(t->op, &t->op->result, number);
-        t->told = stop;
+            twi_units_finish(t->op, &t->op->result, number, 1);
+        rows->told = stop;
     }
 }
 
 /* At the first tile of a panel: are the partials there by now? Columns come in order, so those that are late do too. */
-static void look_for_partials(mm_tiles_t *t, int64_t col, int64_t cols)
+static void look_for_partials(mm_tiles_t *t, mm_rows_t *rows, int64_t col, int64_t cols)
 {
-    if (t->index < 0 || t->fused || t->r->defer)
+    if (rows->index < 0 || rows->fused || t->r->defer)
         return;
-    t->fused = partials_there(t);
-    if (t->fused)
+    rows->fused = partials_there(t, rows);
+    if (rows->fused)
         find_bases(t);
     else
-        t->late = t->told = col + cols;
+        rows->late = rows->told = col + cols;
 }
 
 /* The places of a result besides our y; they last until the one after the next is asked for. */
-static int list_places(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col, char *slot,
-                       const twi_gemm_also_t **also_out)
+static int list_places(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot, const twi_gemm_also_t **also_out)
 {
     t->turn ^= 1;
     twi_gemm_also_t *also = t->worker->also + t->turn * (t->op->size + 1);
     int n = 0;
     for (; n < t->n_others; n++)
-        also[n] = other_at(t, n, first, col);
+        also[n] = other_at(t, n, tile->row, tile->col - t->col);
     if (t->slot_results)
         also[n++] = (twi_gemm_also_t){.at = slot, .step = tile->cols * t->r->out_bytes};
     *also_out = also;
@@ -259,13 +262,12 @@ static int list_places(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first
 }
 
 /* A result straight to where it goes: around the caches if it is large, and lines to lines. */
-static void place_result(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col, char *slot,
-                         twi_gemm_place_t *place)
+static void place_result(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot, twi_gemm_place_t *place)
 {
     const int64_t row_bytes = tile->cols * t->r->out_bytes, y_step = t->op->problem.product.ldc * t->r->out_bytes;
-    place->out = y_at(t, first, col);
+    place->out = y_at(t, tile->row, tile->col - t->col);
     place->ld_out = t->op->problem.product.ldc;
-    place->n_also = list_places(t, tile, first, col, slot, &place->also);
+    place->n_also = list_places(t, tile, slot, &place->also);
     place->stream = t->r->streams && t->others_lines && twi_panels_lines(place->out, y_step, row_bytes) &&
                     twi_panels_lines(slot, row_bytes, row_bytes);
     if (place->stream)
@@ -278,7 +280,7 @@ static void place_result(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t fir
 }
 
 /* A fused tile of 16-bit partials is summed by the epilogue itself; others pass through a scratch tile. */
-static void place_fused(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t first, int64_t col, char *slot,
+static void place_fused(mm_tiles_t *t, const mm_strip_t *strip, const twi_gemm_tile_t *tile, char *slot,
                         twi_gemm_place_t *place)
 {
     place->tag = TAG_FUSED;
@@ -288,11 +290,11 @@ static void place_fused(mm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t firs
         return;
     const void **all = t->worker->all_sources;
     t->worker->sources = t->worker->sources == all ? all + t->op->size : all;
-    set_sources(t, first, col, tile->cols);
+    set_sources(t, strip, tile->row - strip->row, tile->col - t->col, tile->cols);
     place->addends = t->worker->sources;
     place->n_addends = t->op->size;
     place->own = t->op->rank;
-    place_result(t, tile, first, col, slot, place);
+    place_result(t, tile, slot, place);
 }
 
 /* A partial goes to the slot: around the caches if it is large, so that who reads it does not find it in ours. */
@@ -310,12 +312,14 @@ static void place_partial(const mm_tiles_t *t, const twi_gemm_tile_t *tile, char
 static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
 {
     mm_tiles_t *t = user;
-    const int64_t first = tile->row - t->strip->row, col = tile->col - t->col;
-    char *slot = tile_at(t, t->own, first, col, tile->cols);
+    mm_rows_t *rows = &t->rows[t->strip_of[tile->panel]];
+    const mm_strip_t *strip = rows->strip;
+    const int64_t first = tile->row - strip->row, col = tile->col - t->col;
+    char *slot = tile_at(t, strip, t->own, first, col, tile->cols);
     if (first == 0)
-        look_for_partials(t, col, tile->cols);
-    if (t->fused)
-        place_fused(t, tile, first, col, slot, place);
+        look_for_partials(t, rows, col, tile->cols);
+    if (rows->fused)
+        place_fused(t, strip, tile, slot, place);
     else
         place_partial(t, tile, slot, place);
 }
@@ -331,39 +335,40 @@ static void quantise_rows(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int 
 static void finish_rows(void *user, const twi_gemm_tile_t *tile, int first, int rows)
 {
     const mm_tiles_t *t = user;
-    const int64_t tile_first = tile->row - t->strip->row, col = tile->col - t->col;
-    quantise_rows(t, tile, first, rows,
-                  tile->tag ? t->worker->tiles[TILE_SUMS] : tile_at(t, t->own, tile_first, col, tile->cols));
+    const mm_strip_t *strip = t->rows[t->strip_of[tile->panel]].strip;
+    char *slot = tile_at(t, strip, t->own, tile->row - strip->row, tile->col - t->col, tile->cols);
+    quantise_rows(t, tile, first, rows, tile->tag ? t->worker->tiles[TILE_SUMS] : slot);
 }
 
 /* Partials of all ranks for a fused tile of another wire than the result's type, our own being in a scratch tile. */
-static void sum_tile(const mm_tiles_t *t, const twi_gemm_tile_t *tile)
+static void sum_tile(const mm_tiles_t *t, const mm_strip_t *strip, const twi_gemm_tile_t *tile)
 {
-    const int64_t first = tile->row - t->strip->row, col = tile->col - t->col;
+    const int64_t first = tile->row - strip->row, col = tile->col - t->col;
     const int own = t->op->problem.wire == TW_WIRE_INT8 ? TILE_SUMS : TILE_OWN;
-    char *result = result_at(t, first, col, tile->cols);
-    set_sources(t, first, col, tile->cols);
+    char *result = result_at(t, strip, first, col, tile->cols);
+    set_sources(t, strip, first, col, tile->cols);
     t->worker->sources[t->op->rank] = t->worker->tiles[own];
     sum_rows(t, tile->rows, col, tile->cols, result);
-    store_block(t, first, tile->rows, col, tile->cols, result);
+    store_block(t, tile->row, tile->rows, col, tile->cols, result);
 }
 
 /* Besides, peers are told of results when a piece is through. */
 static void finish_tile(void *user, const twi_gemm_tile_t *tile)
 {
     mm_tiles_t *t = user;
+    mm_rows_t *rows = &t->rows[t->strip_of[tile->panel]];
     const int64_t end = tile->col - t->col + tile->cols;
     if (tile->tag && t->op->problem.wire != TW_WIRE_OUT)
-        sum_tile(t, tile);
-    const bool last = tile->row + tile->rows == t->strip->row + t->strip->rows;
+        sum_tile(t, rows->strip, tile);
+    const bool last = tile->row + tile->rows == rows->strip->row + rows->strip->rows;
     if (tile->tag && last && end % t->r->piece_cols == 0)
-        twi_mm_tiles_tell(t, end);
+        twi_mm_tiles_tell(t, rows, end);
 }
 
 twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles)
 {
     const bool quantised = tiles->op->problem.wire == TW_WIRE_INT8;
-    tiles->own = slot_of(tiles, tiles->op->rank);
+    tiles->own = twi_op_slot(tiles->op, tiles->op->rank, tiles->round);
     return (twi_gemm_hook_t){
         .user = tiles,
         .place = place_tile,
@@ -372,17 +377,28 @@ twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles)
     };
 }
 
-mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t strip, int64_t round, twi_op_worker_t *worker)
+mm_rows_t twi_mm_rows(const mm_reduce_t *r, int owner, int64_t i)
+{
+    const mm_share_t *share = &r->shares[owner];
+    const mm_strip_t *strip = &r->strips[r->owned[share->first + i]];
+    const int64_t from = strip->row > share->row ? strip->row : share->row;
+    return (mm_rows_t){
+        .strip = strip,
+        .first = from - strip->row,
+        .n = twi_least(strip->row + strip->rows, share->row + share->rows) - from,
+        .index = i,
+    };
+}
+
+mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t round, twi_op_worker_t *worker)
 {
     return (mm_tiles_t){
         .op = op,
         .r = r,
         .worker = worker,
-        .strip = &r->strips[strip],
         .round = round,
         .col = twi_mm_round_col(r, round),
         .cols = twi_mm_round_cols(op, r, round),
         .bases = worker->bases,
-        .index = -1,
     };
 }

@@ -167,7 +167,8 @@ void twi_op_trouble(twi_op_t *op, tw_status_t status);
 /* ops_units.c */
 tw_status_t twi_units_create(twi_units_t *units, _Atomic uint64_t *word, int64_t n);
 void twi_units_destroy(twi_units_t *units);
-void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit);
+/* Units unit..unit+n-1 are finished. */
+void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit, int64_t n);
 tw_status_t twi_reads_create(twi_reads_t *reads, int64_t n_rounds);
 void twi_reads_destroy(twi_reads_t *reads);
 void twi_reads_begin(twi_op_t *op);

@@ -66,7 +66,7 @@ static void run_show(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
     if (g->token_bytes > 0)
         memcpy(twi_gather_token(op, g, op->rank, first), g->own_token + first, (size_t)rows * sizeof(float));
     twi_trace_end(op, begin, "send", worker, -1, &(twi_gemm_strip_t){.row = first, .rows = rows, .cols = product->k});
-    twi_units_finish(op, &op->sent, item);
+    twi_units_finish(op, &op->sent, item, 1);
 }
 
 /* ---- Meeting, and copies of rows --------------------------------------------------------------- */

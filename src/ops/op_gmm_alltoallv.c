@@ -393,7 +393,7 @@ static void run_sent(twi_op_t *op, gmm_t *g, const strip_t *strip, int64_t numbe
     twi_products_run(op, &g->products, number, product, worker);
     twi_trace_end(op, begin, "product", worker, -1, product);
     if (atomic_fetch_sub_explicit(&g->strip_left[number], 1, memory_order_acq_rel) == 1)
-        twi_units_finish(op, &op->sent, number);
+        twi_units_finish(op, &op->sent, number, 1);
 }
 
 static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mm_reduce_scatter and mm_all_reduce: their queues. In the order in which they are looked at: sums of
- * own rows that could not be had on the way, products of own rows, products for others, results to be
- * copied from each peer.
+ * own rows that could not be had on the way, results to be copied from each peer, products.
  */
 #include <stdlib.h>
 
@@ -27,81 +26,70 @@ static place_t place_of(int64_t item, int64_t n_strips, int64_t n_chunks)
 
 /* ---- Products ---------------------------------------------------------------------------------- */
 
-static bool send_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+/* An item is a chunk of a batch in a round. */
+static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)
 {
     const mm_reduce_t *r = state_of(op);
     (void)peer;
-    return twi_slot_lacks(op, place_of(item, r->n_sends, r->products.n_chunks).round, rank);
+    return twi_slot_lacks(op, place_of(item, r->n_batches, r->products.n_chunks).round, rank);
 }
 
-/* A chunk of a strip in a round. */
-static void run_strip(twi_op_t *op, mm_reduce_t *r, int64_t number, mm_tiles_t *tiles, int64_t chunk)
+static void multiply(twi_op_t *op, mm_reduce_t *r, mm_tiles_t *tiles, const place_t *at)
 {
-    twi_op_worker_t *worker = tiles->worker;
+    const mm_batch_t *batch = &r->batches[at->strip];
     const twi_gemm_hook_t hook = twi_mm_tiles_hook(tiles);
+    const twi_gemm_panel_t *panels = r->panels + batch->panel;
     twi_gemm_strip_t product = {
-        .row = tiles->strip->row,
-        .rows = tiles->strip->rows,
-        .col = tiles->col + chunk * r->products.chunk_cols,
-        .cols = twi_products_cols(&r->products, chunk, tiles->cols),
+        .row = panels[0].row,
+        .panels = panels,
+        .n_panels = batch->n_panels,
+        .col = tiles->col + at->chunk * r->products.chunk_cols,
+        .cols = twi_products_cols(&r->products, at->chunk, tiles->cols),
         .hook = &hook,
     };
+    for (int i = 0; i < batch->n_panels; i++)
+        product.rows += panels[i].rows;
     const uint64_t begin = twi_trace_begin(op);
-    twi_products_run(op, &r->products, number, &product, worker);
-    twi_trace_end(op, begin, tiles->index < 0 ? "product" : "product, own", worker, -1, &product);
+    twi_products_run(op, &r->products, at->strip, &product, tiles->worker);
+    twi_trace_end(op, begin, batch->n_own == 0 ? "product" : "product, sum", tiles->worker, -1, &product);
 }
 
-static void run_send(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+/* A chunk of an own strip is computed, and its columns but for those that are late are summed. */
+static void finish_own(twi_op_t *op, mm_reduce_t *r, const mm_tiles_t *tiles, mm_rows_t *rows, const place_t *at)
 {
-    mm_reduce_t *r = state_of(op);
-    const place_t at = place_of(item, r->n_sends, r->products.n_chunks);
-    const int64_t number = r->sends[at.strip], unit = at.round * r->n_sends + at.strip;
-    mm_tiles_t tiles = twi_mm_tiles(op, r, number, at.round, worker);
-    (void)peer;
-    run_strip(op, r, number, &tiles, at.chunk);
-    if (atomic_fetch_sub_explicit(&r->send_left[unit], 1, memory_order_acq_rel) == 1)
-        twi_units_finish(op, &op->sent, unit);
-}
-
-/* Whether there is something to compute for others in the first `rounds` rounds. */
-static bool sends_left(const twi_op_t *op, const mm_reduce_t *r, int64_t rounds)
-{
-    return atomic_load_explicit(&op->queues[MM_QUEUE_SENDS].next, memory_order_relaxed) <
-           rounds * r->n_sends * r->products.n_chunks;
-}
-
-static bool own_lacks(twi_op_t *op, int peer, int64_t item, int rank)
-{
-    const mm_reduce_t *r = state_of(op);
-    const place_t at = place_of(item, r->shares[op->rank].n, r->products.n_chunks);
-    (void)peer;
-    if (twi_slot_lacks(op, at.round, rank))
-        return true;
-    if (rank == op->rank) /* later rounds may wait for the slot of this one */
-        return sends_left(op, r, at.round + 1);
-    return !r->defer && sends_left(op, r, op->n_rounds) && twi_mm_partial_lacks(op, r, at.strip, at.round, rank);
-}
-
-static void run_own(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
-{
-    mm_reduce_t *r = state_of(op);
-    const mm_share_t *share = &r->shares[op->rank];
-    const place_t at = place_of(item, share->n, r->products.n_chunks);
-    const int64_t number = r->owned[share->first + at.strip];
-    mm_tiles_t tiles = twi_mm_tiles(op, r, number, at.round, worker);
-    (void)peer;
-    const int64_t col = at.chunk * r->products.chunk_cols;
-    tiles.index = at.strip;
-    tiles.told = col;
-    twi_engine_write_begin(op->ops->engine);
-    run_strip(op, r, number, &tiles, at.chunk);
-    r->late[item] = r->defer ? tiles.cols : tiles.late;
-    if (tiles.fused)
-        twi_mm_tiles_tell(&tiles, col + twi_products_cols(&r->products, at.chunk, tiles.cols));
-    twi_engine_write_end(op->ops->engine);
+    const int64_t chunks = r->products.n_chunks, col = at->chunk * r->products.chunk_cols;
+    const int64_t item = (at->round * r->shares[op->rank].n + rows->index) * chunks + at->chunk;
+    r->late[item] = r->defer ? tiles->cols : rows->late;
+    if (rows->fused)
+        twi_mm_tiles_tell(tiles, rows, col + twi_products_cols(&r->products, at->chunk, tiles->cols));
     if (r->late[item] == 0)
-        twi_reads_finish(op, at.round);
+        twi_reads_finish(op, at->round);
     atomic_store_explicit(&r->own[item], MM_COMPUTED, memory_order_release); /* pairs with the load in sum_lacks */
+}
+
+static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+{
+    mm_reduce_t *r = state_of(op);
+    const place_t at = place_of(item, r->n_batches, r->products.n_chunks);
+    const mm_batch_t *batch = &r->batches[at.strip];
+    const int64_t unit = at.round * r->n_batches + at.strip;
+    mm_tiles_t tiles = twi_mm_tiles(op, r, at.round, worker);
+    (void)peer;
+    tiles.strip_of = r->panel_strip + batch->panel;
+    for (int64_t i = 0; i < batch->n_sends + batch->n_own; i++) {
+        tiles.rows[i] = twi_mm_batch_rows(op, r, batch, i);
+        tiles.rows[i].told = at.chunk * r->products.chunk_cols;
+    }
+    if (batch->n_own > 0)
+        twi_engine_write_begin(op->ops->engine);
+    multiply(op, r, &tiles, &at);
+    /* Each worker releases its own chunk; whoever finds that none are left has acquired all. */
+    if (atomic_fetch_sub_explicit(&r->batch_left[unit], 1, memory_order_acq_rel) == 1 && batch->n_sends > 0)
+        twi_units_finish(op, &op->sent, at.round * r->n_sends + batch->send, batch->n_sends);
+    for (int64_t i = batch->n_sends; i < batch->n_sends + batch->n_own; i++)
+        finish_own(op, r, &tiles, &tiles.rows[i], &at);
+    if (batch->n_own > 0)
+        twi_engine_write_end(op->ops->engine);
 }
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
@@ -118,36 +106,33 @@ static bool sum_lacks(twi_op_t *op, int peer, int64_t item, int rank)
     return r->late[item] > 0 && twi_mm_partial_lacks(op, r, at.strip, at.round, rank);
 }
 
-/* Some rows of a strip, from its row `first` on. */
-static void sum_and_tell(mm_tiles_t *tiles, const twi_gemm_strip_t *part, int64_t first)
+/* Columns of an own strip, up to `end`. */
+static void sum_and_tell(mm_tiles_t *tiles, mm_rows_t *rows, int64_t end)
 {
     twi_op_t *op = tiles->op;
-    const int64_t col = part->col - tiles->col;
+    const int64_t col = rows->told;
+    const twi_gemm_strip_t part = {
+        .row = rows->strip->row + rows->first, .rows = rows->n, .col = tiles->col + col, .cols = end - col};
     const uint64_t begin = twi_trace_begin(op);
     twi_engine_write_begin(op->ops->engine);
-    twi_mm_tiles_sum(tiles, first, part->rows, col, part->cols);
-    twi_mm_tiles_tell(tiles, col + part->cols);
+    twi_mm_tiles_sum(tiles, rows, col, end - col);
+    twi_mm_tiles_tell(tiles, rows, end);
     twi_engine_write_end(op->ops->engine);
-    twi_trace_end(op, begin, "reduce", tiles->worker, -1, part);
+    twi_trace_end(op, begin, "reduce", tiles->worker, -1, &part);
 }
 
 static void run_sum(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
 {
     mm_reduce_t *r = state_of(op);
-    const mm_share_t *share = &r->shares[op->rank];
-    const place_t at = place_of(item, share->n, r->products.n_chunks);
+    const place_t at = place_of(item, r->shares[op->rank].n, r->products.n_chunks);
     (void)peer;
     if (r->late[item] == 0)
         return;
-    mm_tiles_t tiles = twi_mm_tiles(op, r, r->owned[share->first + at.strip], at.round, worker);
-    const int64_t col = at.chunk * r->products.chunk_cols;
-    const int64_t chunk_end = col + twi_products_cols(&r->products, at.chunk, tiles.cols);
-    const int64_t end = r->late[item] < chunk_end ? r->late[item] : chunk_end;
-    const twi_gemm_strip_t part = {
-        .row = tiles.strip->row, .rows = tiles.strip->rows, .col = tiles.col + col, .cols = end - col};
-    tiles.index = at.strip;
-    tiles.told = col;
-    sum_and_tell(&tiles, &part, 0);
+    mm_tiles_t tiles = twi_mm_tiles(op, r, at.round, worker);
+    mm_rows_t rows = twi_mm_rows(r, op->rank, at.strip);
+    rows.told = at.chunk * r->products.chunk_cols;
+    const int64_t chunk_end = rows.told + twi_products_cols(&r->products, at.chunk, tiles.cols);
+    sum_and_tell(&tiles, &rows, r->late[item] < chunk_end ? r->late[item] : chunk_end);
     twi_reads_finish(op, at.round);
 }
 
@@ -162,14 +147,10 @@ static bool rows_lack(twi_op_t *op, int peer, int64_t item, int rank)
 static void run_rows(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
 {
     mm_reduce_t *r = state_of(op);
-    const mm_share_t *share = &r->shares[op->rank];
-    mm_tiles_t tiles = twi_mm_tiles(op, r, r->owned[share->first + item], 0, worker);
-    int64_t first;
+    mm_tiles_t tiles = twi_mm_tiles(op, r, 0, worker);
+    mm_rows_t rows = twi_mm_rows(r, op->rank, item);
     (void)peer;
-    const int64_t rows = twi_mm_common_rows(tiles.strip, share, &first);
-    const twi_gemm_strip_t part = {.row = tiles.strip->row + first, .rows = rows, .cols = tiles.cols};
-    tiles.index = item;
-    sum_and_tell(&tiles, &part, first);
+    sum_and_tell(&tiles, &rows, tiles.cols);
     twi_reads_finish(op, 0);
 }
 
@@ -198,17 +179,16 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
     const bool fused = r->schedule.fused;
     const int64_t rounds = op->problem.product.n > 0 ? op->n_rounds : 0, chunks = r->products.n_chunks;
     const int64_t own = rounds * r->shares[op->rank].n;
-    TW_TRY(twi_op_queues(op, MM_QUEUE_COPIES + op->size - 1));
+    TW_TRY(twi_op_queues(op, MM_QUEUE_COPIES + op->size));
     fill_queue(&op->queues[MM_QUEUE_SUMS], fused ? own * chunks : own, fused ? sum_lacks : rows_lack,
                fused ? run_sum : run_rows);
-    fill_queue(&op->queues[MM_QUEUE_OWN], fused ? own * chunks : 0, own_lacks, run_own);
-    fill_queue(&op->queues[MM_QUEUE_SENDS], rounds * r->n_sends * chunks, send_lacks, run_send);
     for (int step = 1; step < op->size; step++) {
         twi_queue_t *copies = &op->queues[MM_QUEUE_COPIES + step - 1];
         copies->peer = (op->rank + step) % op->size;
         const int64_t pieces = r->gathers ? twi_mm_all_pieces(op, r, r->shares[copies->peer].n) : 0;
         fill_queue(copies, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
     }
+    fill_queue(&op->queues[op->n_queues - 1], rounds * r->n_batches * chunks, product_lacks, run_product);
     return TW_OK;
 }
 
@@ -279,8 +259,8 @@ static void start(twi_op_t *op)
     const int64_t own = op->n_rounds * r->shares[op->rank].n, chunks = r->products.n_chunks;
     twi_products_reset(&r->products);
     twi_reads_begin(op);
-    for (int64_t i = 0; i < op->n_rounds * r->n_sends; i++)
-        atomic_store_explicit(&r->send_left[i], (int32_t)chunks, memory_order_relaxed);
+    for (int64_t i = 0; i < op->n_rounds * r->n_batches; i++)
+        atomic_store_explicit(&r->batch_left[i], (int32_t)chunks, memory_order_relaxed);
     for (int64_t i = 0; i < twi_mm_all_pieces(op, r, r->shares[op->rank].n); i++) {
         const int64_t cols = twi_mm_piece(op, r, r->shares[op->rank].n, i).cols;
         atomic_store_explicit(&r->own_left[i], (int32_t)twi_ceil_div(cols, op->plan.kernel->nr), memory_order_relaxed);

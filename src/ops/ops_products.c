@@ -57,11 +57,12 @@ void twi_products_reset(twi_products_t *p)
     }
 }
 
-void twi_products_pack_rows(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t first, int rows, void *dst,
+void twi_products_pack_rows(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int rows, void *dst,
                             twi_op_worker_t *worker)
 {
     const twi_gemm_problem_t *problem = &op->problem.product;
-    const int64_t at = (strip->row + first) * problem->lda * twi_gemm_kind_bytes(problem->kind);
+    const int64_t at = row * problem->lda * twi_gemm_kind_bytes(problem->kind);
+    (void)strip;
     (void)worker;
     twi_gemm_pack_rows(&op->plan, (const char *)problem->a + at, problem->lda, rows, dst);
 }
@@ -69,9 +70,8 @@ void twi_products_pack_rows(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t
 static void pack_panel(twi_op_t *op, twi_products_t *p, const twi_gemm_strip_t *strip, int64_t panel, char *panels,
                        twi_op_worker_t *worker)
 {
-    const int mr = p->plan->kernel->mr;
-    const int64_t first = panel * mr, left = strip->rows - first;
-    p->pack(op, strip, first, left < mr ? (int)left : mr, panels + panel * p->plan->panel_bytes, worker);
+    const twi_gemm_panel_t rows = twi_gemm_strip_panel(strip, p->plan->kernel->mr, panel);
+    p->pack(op, strip, rows.row, rows.rows, panels + panel * p->plan->panel_bytes, worker);
 }
 
 /* For the worker alone, unless it has just done so. */
@@ -81,7 +81,7 @@ static const char *pack_own(twi_op_t *op, twi_products_t *p, int64_t number, con
     if (worker->packed == p && worker->packed_strip == number)
         return worker->panels;
     const uint64_t begin = twi_trace_begin(op);
-    for (int64_t i = 0; i < twi_ceil_div(strip->rows, p->plan->kernel->mr); i++)
+    for (int64_t i = 0; i < twi_gemm_strip_panels(strip, p->plan->kernel->mr); i++)
         pack_panel(op, p, strip, i, worker->panels, worker);
     twi_trace_end(op, begin, "pack", worker, -1, strip);
     worker->packed = p;
@@ -97,7 +97,7 @@ static const char *pack_shared(twi_op_t *op, twi_products_t *p, int64_t number, 
                                twi_op_worker_t *worker)
 {
     twi_strip_sync_t *sync = &p->syncs[number];
-    const int32_t n = (int32_t)twi_ceil_div(strip->rows, p->plan->kernel->mr);
+    const int32_t n = (int32_t)twi_gemm_strip_panels(strip, p->plan->kernel->mr);
     char *panels = p->panels.data + (size_t)number * p->strip_bytes;
     if (atomic_load_explicit(&sync->packed, memory_order_acquire) == n)
         return panels;

@@ -3,11 +3,11 @@
 #include "base/sizes.h"
 #include "ops/shared_expert.h"
 
-static void pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t first, int rows, void *dst,
-                 twi_op_worker_t *worker)
+static void pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int rows, void *dst, twi_op_worker_t *worker)
 {
     const twi_gemm_problem_t *problem = &op->problem.shared;
-    const int64_t at = (strip->row + first) * problem->lda * twi_gemm_kind_bytes(problem->kind);
+    const int64_t at = row * problem->lda * twi_gemm_kind_bytes(problem->kind);
+    (void)strip;
     (void)worker;
     twi_gemm_pack_rows(&op->shared_plan, (const char *)problem->a + at, problem->lda, rows, dst);
 }

@@ -19,11 +19,11 @@ void twi_units_destroy(twi_units_t *units)
     free(units->done);
 }
 
-void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit)
+void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit, int64_t n)
 {
     twi_lock_take(&units->lock);
     const int64_t before = units->next;
-    units->done[unit] = 1;
+    memset(units->done + unit, 1, (size_t)n);
     while (units->next < units->n && units->done[units->next])
         units->next++;
     if (units->next > before)

@@ -21,8 +21,8 @@ struct twi_products {
     twi_strip_sync_t *syncs;      /* [n_strips], if strips are come back to */
     twi_buffer_t panels;          /* of all strips, then */
     size_t strip_bytes;           /* of panels */
-    /* Packs rows first..first+rows-1 of a strip, one panel, at dst. */
-    void (*pack)(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t first, int rows, void *dst,
+    /* Packs rows row..row+rows-1 of the product, one panel of a strip, at dst. */
+    void (*pack)(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int rows, void *dst,
                  twi_op_worker_t *worker);
 };
 
@@ -44,7 +44,7 @@ static inline int64_t twi_products_cols(const twi_products_t *products, int64_t 
 }
 
 /* Rows straight from the left matrix of the plan. */
-void twi_products_pack_rows(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t first, int rows, void *dst,
+void twi_products_pack_rows(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int rows, void *dst,
                             twi_op_worker_t *worker);
 
 #endif

@@ -488,6 +488,51 @@ static void compute_backwards(engine_t *e, const uint32_t *wanted)
     check_result(e, wanted, "strips");
 }
 
+/* A strip of panels from anywhere. */
+static void compute_panels(const twi_gemm_plan_t *plan, int group, const twi_gemm_panel_t *panels, int n)
+{
+    const twi_gemm_problem_t *problem = plan->problem;
+    panels_guard_t a = panels_guarded((size_t)(n * plan->panel_bytes), true);
+    panels_guard_t memory = panels_guarded(plan->worker_bytes, true);
+    const twi_gemm_strip_t strip = {.group = group, .panels = panels, .n_panels = n, .cols = problem->n, .a = a.data};
+    const int64_t step = problem->lda * twi_gemm_kind_bytes(problem->kind);
+    twi_gemm_mode_t mode;
+    twi_gemm_mode_begin(plan, &mode);
+    for (int i = 0; i < n; i++)
+        twi_gemm_pack_rows(plan, (const char *)problem->a + panels[i].row * step, problem->lda, panels[i].rows,
+                           a.data + i * plan->panel_bytes);
+    twi_gemm_strip(plan, &strip, memory.data);
+    twi_gemm_mode_end(&mode);
+    CHECK(panels_guard_intact(&a) && panels_guard_intact(&memory));
+    panels_unguard(&a);
+    panels_unguard(&memory);
+}
+
+/* Panels of many heights, in an order in which no two are neighbours, as many at a time as a strip may have. */
+static void compute_scattered(engine_t *e, const uint32_t *wanted)
+{
+    enum { STRIDE = 7, ROWS_MAX = 64 };
+    twi_gemm_plan_t plan;
+    poison(e);
+    twi_gemm_plan(&e->problem, &plan);
+    const int mr = plan.kernel->mr, most = (int)(plan.blocks.mb / mr);
+    int64_t row = 0;
+    for (int g = 0; g < (e->problem.counts ? GROUPS : 1); g++) {
+        const int64_t end = row + (e->problem.counts ? e->counts[g] : e->product.m);
+        twi_gemm_panel_t panels[ROWS_MAX], scattered[ROWS_MAX];
+        int n = 0;
+        for (; row < end; n++, row += panels[n - 1].rows) {
+            const int64_t left = end - row, height = 1 + n * STRIDE % mr;
+            panels[n] = (twi_gemm_panel_t){.row = row, .rows = (int)(left < height ? left : height)};
+        }
+        for (int i = 0; i < n; i++) /* the halves of the list in turn, each backwards */
+            scattered[i] = panels[i % 2 ? n / 2 - 1 - i / 2 : n - 1 - i / 2];
+        for (int i = 0; i < n; i += most)
+            compute_panels(&plan, g, scattered + i, n - i < most ? n - i : most);
+    }
+    check_result(e, wanted, "panels");
+}
+
 MM_TEST(strips)
 {
     static const twi_gemm_blocks_t blocks[] = {{0, 0, 0, 0}, {1, 1, 32, 1}, {20, 64, 64, 128}};
@@ -503,6 +548,7 @@ MM_TEST(strips)
             use_packed(&e, way % 2);
             e.problem.blocks = blocks[way / 2];
             compute_backwards(&e, wanted);
+            compute_scattered(&e, wanted);
         }
         free(wanted);
         engine_close(&e);
