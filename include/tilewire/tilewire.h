@@ -574,7 +574,7 @@ typedef struct tw_mm_all_reduce_args {
 /**
  * y = (the x1 of all ranks, one below the other) * x2 (+ bias), with this rank's own x2 and bias. m is
  * the same on all ranks and may be 0. int8: v = sum * x2_scale[column] * x1_scale[row] + bias, in fp32;
- * x1_scale is gathered too.
+ * x1_scale is gathered too. It is faster with x1 from tw_mem_alloc, which peers read where it is.
  */
 typedef struct tw_all_gather_mm_args {
     size_t struct_size;
@@ -632,7 +632,8 @@ typedef struct tw_gmm_alltoallv_args {
  * Expert parallelism, on the way out, the inverse of tw_gmm_alltoallv with the counts exchanged: the rows
  * of gmm_x come rank by rank and for each rank expert by expert, send_counts[d*e+j] rows for expert j
  * of rank d. gmm_y has, expert by expert and for each expert rank by rank, the products of the
- * recv_counts[s*e+j] rows that came from rank s for expert j; permute_out has these rows themselves.
+ * recv_counts[s*e+j] rows that came from rank s for expert j; permute_out has these rows themselves. It is faster
+ * with gmm_x from tw_mem_alloc.
  */
 typedef struct tw_alltoallv_gmm_args {
     size_t struct_size;

@@ -12,9 +12,10 @@
  *     result   so many units of finished results can be read
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
  *
- * A rank writes to its own window only; but for results of mm_all_reduce, which their owner writes to the y of a
- * peer that offers it in its entry: after the peer's `sent`, so it has entered, before our `result`, and between
- * twi_engine_write_begin and _end. A slot holds one round of a call; its memory may be used again when every rank's
+ * A rank writes to its own window only, and peers read its slots; but for what it lends them in its entry: its y, to
+ * which owners write results of mm_all_reduce, after its `sent`, so it has entered, and before their `result`; or its
+ * rows of the left matrix, which peers read between its `sent` and their `taken`, for which the end of the call
+ * waits. Both are touched between twi_engine_touch_begin and _end only. A slot holds one round of a call; its memory may be used again when every rank's
  * `taken` has passed that round (ops_slots.c):
  *     owner: loads taken of all ranks (acquire), writes the slot and its place, stores sent or result (release)
  *     peer:  loads sent or result (acquire), reads place and slot, stores taken (release)
@@ -41,9 +42,9 @@ typedef struct twi_call_entry {
     int64_t k, n;
     int64_t experts; /* 0: not grouped */
     char kernel[48]; /* its name: tiles are of its shape */
-    /* Need not agree: where in the rank's window its y is, and 1 more, if peers may write there; and its rows apart. */
-    uint64_t y_place;
-    int64_t y_step; /* bytes */
+    /* Need not agree: where in the rank's window the matrix is that it lends to peers, and 1 more; 0: none. */
+    uint64_t lent;
+    int64_t lent_step; /* bytes between its rows */
 } twi_call_entry_t;
 
 typedef struct twi_ops_board {

@@ -8,6 +8,8 @@
  * Rows of the product are ordered by expert and then by source; all_gather_mm has one expert, and
  * everybody's rows are for everybody. A strip may have rows of several sources.
  *
+ * A rank whose rows are in symmetric memory lends them instead: they are packed from where they are.
+ *
  * If the rows of all ranks fit their slots at once, they stay there until the call has ended. If not, a
  * source fills its slots round by round; then rows are copied out as they come and packed from the copy, so
  * that no round has to wait for a strip that needs rows of another source's later round.
@@ -61,13 +63,17 @@ typedef struct gather {
 gather_rows_t twi_gather_shown(const twi_op_t *op, const gather_t *g, int64_t n);
 /* Units through which a source has shown its rows up to `row`, which it has. */
 int64_t twi_gather_units(const gather_rows_t *shown, int64_t row);
+/* If our rows are in our window: they need no slot. */
+void twi_gather_lend(twi_op_t *op, const gather_t *g);
+/* Bytes of a slot before the scales of its rows. */
+int64_t twi_gather_rows_bytes(const twi_op_t *op, const gather_t *g, int source);
 /* A row of a source, and its scale, in the slot of the source. */
 char *twi_gather_row(const twi_op_t *op, const gather_t *g, int source, int64_t row);
 float *twi_gather_token(const twi_op_t *op, const gather_t *g, int source, int64_t row);
 /* Rows of `bytes` bytes, with their own distances on both sides. */
 void twi_gather_copy_rows(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t rows, int64_t bytes);
 /* Copies rows of `source`, ours too, to rows of the copy; `to` counts in rows of the product. */
-void twi_gather_copy(const twi_op_t *op, gather_t *g, int source, int64_t row, int64_t to, int64_t rows);
+void twi_gather_copy(twi_op_t *op, gather_t *g, int source, int64_t row, int64_t to, int64_t rows);
 
 /* Calls `each` for the rows of a strip from each source: `row` of the source is row `to` of the product. */
 typedef void (*twi_gather_each_fn)(void *arg, int source, int64_t row, int64_t to, int64_t rows);
@@ -82,7 +88,7 @@ void twi_gather_pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, i
 tw_status_t twi_gather_plan(twi_op_t *op, gather_t *g);
 /* Grouped: all have entered. Where their rows are, and whether they are copied. */
 tw_status_t twi_gather_meet(twi_op_t *op, gather_t *g);
-/* GATHER_COPIED: counts what has to be copied of each round. */
+/* Counts what has to be read of each round: by copies, or by packing strips. */
 tw_status_t twi_gather_reads(twi_op_t *op, gather_t *g);
 void twi_gather_drop(const twi_op_t *op, gather_t *g);
 

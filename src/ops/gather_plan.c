@@ -71,15 +71,21 @@ static bool copies_from(const twi_op_t *op, const gather_t *g, int source)
     return source != op->rank || g->only_rows;
 }
 
-/* With copies, a round of a source has been read when it has been copied. */
+/* With copies, a round of a source has been read when it has been copied; otherwise when all strips are packed. */
 tw_status_t twi_gather_reads(twi_op_t *op, gather_t *g)
 {
     int64_t rounds = 1;
+    const bool copied = atomic_load_explicit(&g->how, memory_order_relaxed) == GATHER_COPIED;
     for (int s = 0; s < op->size; s++)
         rounds = g->shown[s].rounds > rounds ? g->shown[s].rounds : rounds;
-    twi_reads_destroy(&op->reads);
-    TW_TRY(twi_reads_create(&op->reads, rounds));
-    for (int s = 0; s < op->size; s++)
+    if (op->reads.n_rounds != rounds) {
+        twi_reads_destroy(&op->reads);
+        TW_TRY(twi_reads_create(&op->reads, rounds));
+    }
+    memset(op->reads.items, 0, (size_t)rounds * sizeof *op->reads.items);
+    if (!copied)
+        op->reads.items[0] = g->n_strips - g->queue_first[1];
+    for (int s = 0; copied && s < op->size; s++)
         for (int64_t i = 0; copies_from(op, g, s) && i < g->shown[s].rounds; i++)
             op->reads.items[i]++;
     return TW_OK;
@@ -212,7 +218,8 @@ tw_status_t twi_gather_plan(twi_op_t *op, gather_t *g)
             fill_source(op, g, s);
     choose(op, g);
     const gather_rows_t *own = &g->shown[op->rank];
-    const int64_t rows_bytes = twi_round_up(own->per_round * g->row_bytes, TWI_OPS_LINE);
+    twi_gather_lend(op, g);
+    const int64_t rows_bytes = twi_gather_rows_bytes(op, g, op->rank);
     op->n_rounds = op->size > 1 ? own->rounds : 1;
     op->slot_bytes_each = (size_t)g->head;
     if (op->size > 1)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/sizes.h"
+#include "ops/agree.h"
 #include "ops/gather.h"
 
 static int64_t bytes_per_row(const gather_t *g)
@@ -30,6 +31,27 @@ int64_t twi_gather_units(const gather_rows_t *shown, int64_t row)
     return round * twi_ceil_div(shown->per_round, TWI_STRIP_ROWS) + row % shown->per_round / TWI_STRIP_ROWS + 1;
 }
 
+void twi_gather_lend(twi_op_t *op, const gather_t *g)
+{
+    const twi_gemm_problem_t *product = &op->problem.product;
+    const int64_t step = product->lda * twi_gemm_kind_bytes(product->kind), n = g->shown[op->rank].n;
+    if (op->size == 1 || n == 0 || g->row_bytes == 0 || g->shown[op->rank].rounds > 1)
+        return;
+    op->entry.lent = twi_transport_place(op->transport, product->a, (size_t)((n - 1) * step + g->row_bytes));
+    op->entry.lent_step = step;
+    op->lends_rows = op->entry.lent != 0;
+}
+
+static const twi_call_entry_t *entry_of(const twi_op_t *op, int source)
+{
+    return source == op->rank ? &op->entry : twi_entry_of(op, source);
+}
+
+int64_t twi_gather_rows_bytes(const twi_op_t *op, const gather_t *g, int source)
+{
+    return entry_of(op, source)->lent ? 0 : twi_round_up(g->shown[source].per_round * g->row_bytes, TWI_OPS_LINE);
+}
+
 char *twi_gather_row(const twi_op_t *op, const gather_t *g, int source, int64_t row)
 {
     const gather_rows_t *shown = &g->shown[source];
@@ -41,20 +63,38 @@ float *twi_gather_token(const twi_op_t *op, const gather_t *g, int source, int64
 {
     const gather_rows_t *shown = &g->shown[source];
     const int64_t round = row / shown->per_round, head = round == 0 ? g->head : 0;
-    const int64_t at = head + twi_round_up(shown->per_round * g->row_bytes, TWI_OPS_LINE);
+    const int64_t at = head + twi_gather_rows_bytes(op, g, source);
     return (float *)(void *)(twi_op_slot(op, source, round) + at) + row % shown->per_round;
+}
+
+/* After twi_engine_touch_begin: what a rank lends is as it was if it has not given up; otherwise we do, too. */
+static void check_lender(twi_op_t *op, int source)
+{
+    if (source == op->rank || twi_entry_of(op, source)->lent == 0)
+        return;
+    const uint32_t health = twi_transport_health(op->transport, source);
+    const twi_window_header_t *header = twi_transport_header(op->transport, source);
+    if (health == TWI_HEALTH_FAILED || health == TWI_HEALTH_ABORTED)
+        twi_op_trouble(op, twi_fail((tw_status_t)header->status, "rank %d gave up: %.300s", source, header->reason));
+    else if (health != TWI_HEALTH_OK)
+        twi_op_trouble(op, twi_fail(TW_ERR_PEER_LEFT, "rank %d left the communicator", source));
 }
 
 /* A row of a source where it is now, and the bytes from there to the next one. */
 static const char *row_now(const twi_op_t *op, const gather_t *g, int source, int64_t row, int64_t *step_out)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
-    if (source != op->rank) {
+    if (source == op->rank) {
+        *step_out = product->lda * twi_gemm_kind_bytes(product->kind);
+        return (const char *)product->a + row * *step_out;
+    }
+    const twi_call_entry_t *entry = twi_entry_of(op, source);
+    if (entry->lent == 0) {
         *step_out = g->row_bytes;
         return twi_gather_row(op, g, source, row);
     }
-    *step_out = product->lda * twi_gemm_kind_bytes(product->kind);
-    return (const char *)product->a + row * *step_out;
+    *step_out = entry->lent_step;
+    return (const char *)twi_transport_at(op->transport, source, entry->lent - 1) + row * *step_out;
 }
 
 void twi_gather_copy_rows(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t rows, int64_t bytes)
@@ -75,13 +115,16 @@ static void copy_tokens(const twi_op_t *op, gather_t *g, int source, int64_t row
     memcpy(g->token + to, from, (size_t)rows * sizeof *from);
 }
 
-void twi_gather_copy(const twi_op_t *op, gather_t *g, int source, int64_t row, int64_t to, int64_t rows)
+void twi_gather_copy(twi_op_t *op, gather_t *g, int source, int64_t row, int64_t to, int64_t rows)
 {
     int64_t step;
+    twi_engine_touch_begin(op->ops->engine);
+    check_lender(op, source);
     const char *from = row_now(op, g, source, row, &step);
     const int64_t copy_step = g->copy_ld * twi_gemm_kind_bytes(op->problem.product.kind);
     twi_gather_copy_rows(g->copy + to * copy_step, copy_step, from, step, rows, g->row_bytes);
     copy_tokens(op, g, source, row, to, rows);
+    twi_engine_touch_end(op->ops->engine);
 }
 
 void twi_gather_each(const twi_op_t *op, const gather_t *g, const gather_strip_t *strip, twi_gather_each_fn each,
@@ -128,6 +171,8 @@ static void put_together(void *arg, int source, int64_t row, int64_t to, int64_t
     int64_t step;
     const char *from = source_of(p, source, row, to, &step);
     if (!copied)
+        check_lender(p->op, source);
+    if (!copied)
         copy_tokens(p->op, p->g, source, row, to, rows);
     if (rows == p->wanted && !p->op->problem.rows_out) {
         p->only = from;
@@ -150,8 +195,10 @@ void twi_gather_pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, i
         p.rows = (char *)op->problem.rows_out + p.first * p.step;
     }
     const gather_strip_t part = {.group = strip->group, .row = p.first, .rows = rows};
+    twi_engine_touch_begin(op->ops->engine);
     twi_gather_each(op, g, &part, put_together, &p);
     const char *from = p.only ? p.only : p.rows;
     const int64_t step = p.only ? p.only_step : p.step;
     twi_gemm_pack_rows(&op->plan, from, item_bytes > 0 ? step / item_bytes : 0, rows, dst);
+    twi_engine_touch_end(op->ops->engine);
 }

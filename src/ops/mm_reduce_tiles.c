@@ -77,7 +77,7 @@ static char *result_at(const mm_tiles_t *t, const mm_strip_t *strip, int64_t fir
 
 /*
  * Where results go besides our y. All peers have sent something, so their entries are there. Who has given up since
- * does not lend us its y any more: twi_engine_write_begin came before.
+ * does not lend us its y any more: twi_engine_touch_begin came before.
  */
 static void find_others(mm_tiles_t *t)
 {
@@ -89,13 +89,13 @@ static void find_others(mm_tiles_t *t)
         const twi_call_entry_t *entry = twi_entry_of(op, p);
         if (p == op->rank)
             continue;
-        if (entry->y_place == 0)
+        if (entry->lent == 0)
             t->slot_results = true;
-        if (entry->y_place == 0 || twi_transport_health(op->transport, p) != TWI_HEALTH_OK)
+        if (entry->lent == 0 || twi_transport_health(op->transport, p) != TWI_HEALTH_OK)
             continue;
-        char *y = (char *)twi_transport_at(op->transport, p, entry->y_place - 1);
-        t->worker->others[t->n_others++] = (twi_gemm_also_t){.at = y, .step = entry->y_step};
-        t->others_lines = t->others_lines && twi_panels_lines(y, entry->y_step, 0);
+        char *y = (char *)twi_transport_at(op->transport, p, entry->lent - 1);
+        t->worker->others[t->n_others++] = (twi_gemm_also_t){.at = y, .step = entry->lent_step};
+        t->others_lines = t->others_lines && twi_panels_lines(y, entry->lent_step, 0);
     }
 }
 

@@ -118,6 +118,7 @@ struct twi_op {
     uint64_t call;
     twi_patience_t patience;
     bool entered;
+    bool lends_rows;         /* peers read our left matrix: the call ends when they have */
     bool alone;              /* so small that the caller does it without its team */
     _Atomic uint8_t *agreed; /* [size] */
     _Atomic int diverged;    /* 1 + rank whose call differs */

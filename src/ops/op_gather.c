@@ -62,7 +62,8 @@ static void run_show(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
     char *to = twi_gather_row(op, g, op->rank, first);
     const uint64_t begin = twi_trace_begin(op);
     (void)peer;
-    twi_gather_copy_rows(to, g->row_bytes, from, step, rows, g->row_bytes);
+    if (!op->lends_rows)
+        twi_gather_copy_rows(to, g->row_bytes, from, step, rows, g->row_bytes);
     if (g->token_bytes > 0)
         memcpy(twi_gather_token(op, g, op->rank, first), g->own_token + first, (size_t)rows * sizeof(float));
     twi_trace_end(op, begin, "send", worker, -1, &(twi_gemm_strip_t){.row = first, .rows = rows, .cols = product->k});
@@ -71,14 +72,12 @@ static void run_show(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
 
 /* ---- Meeting, and copies of rows --------------------------------------------------------------- */
 
-/* Once it is known how rows come: the copies, if there are any. */
-static tw_status_t begin_copies(twi_op_t *op, gather_t *g)
+/* Once it is known how rows come: what there is to be read, and the copies, if there are any. */
+static tw_status_t begin_reads(twi_op_t *op, gather_t *g)
 {
-    if (how_of(g) != GATHER_COPIED)
-        return TW_OK;
     TW_TRY(twi_gather_reads(op, g));
     twi_reads_begin(op);
-    for (int s = 0; s < op->size; s++)
+    for (int s = 0; how_of(g) == GATHER_COPIED && s < op->size; s++)
         if (s != op->rank || g->only_rows)
             atomic_store_explicit(&copies_of(op, s)->n, g->shown[s].rounds, memory_order_release);
     return TW_OK;
@@ -92,7 +91,7 @@ static void run_meet(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
     (void)worker;
     tw_status_t status = twi_gather_meet(op, g);
     if (status == TW_OK)
-        status = begin_copies(op, g);
+        status = begin_reads(op, g);
     if (status != TW_OK)
         twi_op_trouble(op, status);
 }
@@ -189,6 +188,14 @@ static void run_shared(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *wo
     twi_shared_run(op, &state_of(op)->shared, item, worker);
 }
 
+/* A strip with rows of peers is in panels: it has been read, but for where copies were. */
+static void strip_packed(twi_op_t *op, int64_t number)
+{
+    const gather_t *g = state_of(op);
+    if (number >= g->queue_first[1] && how_of(g) == GATHER_DIRECT)
+        twi_reads_finish(op, 0);
+}
+
 /* ---- The operators ----------------------------------------------------------------------------- */
 
 static int64_t n_shown(const twi_op_t *op, const gather_t *g)
@@ -257,7 +264,7 @@ static tw_status_t create(twi_op_t *op, bool grouped)
         TW_TRY(gather_tokens(op, g));
     }
     TW_TRY(twi_gather_plan(op, g));
-    g->products = (twi_products_t){.plan = &op->plan, .pack = twi_gather_pack};
+    g->products = (twi_products_t){.plan = &op->plan, .pack = twi_gather_pack, .packed = strip_packed};
     TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
     TW_TRY(twi_shared_create(op, &g->shared));
     TW_TRY(twi_units_create(&op->sent, &twi_board(op->transport, op->rank)->sent, n_shown(op, g)));
@@ -289,7 +296,7 @@ static void start(twi_op_t *op)
     for (int s = 0; how_of(g) == GATHER_COPIED && s < op->size; s++)
         for (int64_t i = 0; i < g->shown[s].rounds; i++)
             atomic_store_explicit(&g->copied[s][i], 0, memory_order_relaxed);
-    if (begin_copies(op, g) != TW_OK)
+    if (begin_reads(op, g) != TW_OK)
         twi_op_trouble(op, TW_ERR_NO_MEMORY);
 }
 

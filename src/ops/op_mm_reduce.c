@@ -81,7 +81,7 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
         tiles.rows[i].told = at.chunk * r->products.chunk_cols;
     }
     if (batch->n_own > 0)
-        twi_engine_write_begin(op->ops->engine);
+        twi_engine_touch_begin(op->ops->engine);
     multiply(op, r, &tiles, &at);
     /* Each worker releases its own chunk; whoever finds that none are left has acquired all. */
     if (atomic_fetch_sub_explicit(&r->batch_left[unit], 1, memory_order_acq_rel) == 1 && batch->n_sends > 0)
@@ -89,7 +89,7 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
     for (int64_t i = batch->n_sends; i < batch->n_sends + batch->n_own; i++)
         finish_own(op, r, &tiles, &tiles.rows[i], &at);
     if (batch->n_own > 0)
-        twi_engine_write_end(op->ops->engine);
+        twi_engine_touch_end(op->ops->engine);
 }
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
@@ -114,10 +114,10 @@ static void sum_and_tell(mm_tiles_t *tiles, mm_rows_t *rows, int64_t end)
     const twi_gemm_strip_t part = {
         .row = rows->strip->row + rows->first, .rows = rows->n, .col = tiles->col + col, .cols = end - col};
     const uint64_t begin = twi_trace_begin(op);
-    twi_engine_write_begin(op->ops->engine);
+    twi_engine_touch_begin(op->ops->engine);
     twi_mm_tiles_sum(tiles, rows, col, end - col);
     twi_mm_tiles_tell(tiles, rows, end);
-    twi_engine_write_end(op->ops->engine);
+    twi_engine_touch_end(op->ops->engine);
     twi_trace_end(op, begin, "reduce", tiles->worker, -1, &part);
 }
 
@@ -202,10 +202,10 @@ static void offer_y(twi_op_t *op, mm_reduce_t *r)
     const int64_t step = product->ldc * r->out_bytes;
     if (!r->gathers || op->size > 2 || op->problem.wire == TW_WIRE_INT8 || product->m == 0)
         return;
-    op->entry.y_place =
+    op->entry.lent =
         twi_transport_place(op->transport, product->c, (size_t)((product->m - 1) * step + product->n * r->out_bytes));
-    op->entry.y_step = step;
-    r->pushed = op->entry.y_place != 0;
+    op->entry.lent_step = step;
+    r->pushed = op->entry.lent != 0;
 }
 
 static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)

@@ -20,6 +20,13 @@ static bool has_entered(const twi_op_t *op, int rank)
     return twi_board_load(&twi_board(op->transport, rank)->entered) >= TWI_CALL_EPOCH(op->call, 1);
 }
 
+/* Whether a rank has read what we lend it. */
+static bool has_taken(const twi_op_t *op, int rank)
+{
+    return !op->lends_rows || rank == op->rank ||
+           twi_board_load(&twi_board(op->transport, rank)->taken) >= TWI_CALL_EPOCH(op->call, 1);
+}
+
 /* Any worker may be the first to look; all come to the same result. */
 bool twi_op_agrees(twi_op_t *op, int rank)
 {
@@ -134,7 +141,7 @@ static bool any_ready(twi_op_t *op)
 
 /* ---- Waiting ----------------------------------------------------------------------------------- */
 
-/* Whether the operator can go on: an item is ready, its first slot is free, or all ranks have entered. */
+/* Whether the operator can go on: an item is ready, its first slot is free, or nothing keeps it from ending. */
 static bool can_go_on(void *arg)
 {
     twi_op_t *op = arg;
@@ -143,7 +150,7 @@ static bool can_go_on(void *arg)
     if (!all_taken(op))
         return any_ready(op);
     for (int r = 0; r < op->size; r++)
-        if (!twi_op_agrees(op, r))
+        if (!twi_op_agrees(op, r) || !has_taken(op, r))
             return stopped(op);
     return true;
 }
@@ -154,7 +161,7 @@ static bool waits_for(void *arg, int rank)
     if (!op->entered)
         return twi_slot_lacks(op, 0, rank);
     if (all_taken(op))
-        return !has_entered(op, rank);
+        return !has_entered(op, rank) || !has_taken(op, rank);
     for (int i = 0; i < op->n_queues; i++) {
         const twi_queue_t *queue = &op->queues[i];
         int64_t item;
@@ -237,7 +244,7 @@ static tw_status_t enter(twi_op_t *op)
 static tw_status_t end_call(twi_op_t *op)
 {
     for (int r = 0; r < op->size; r++)
-        if (!twi_op_agrees(op, r))
+        if (!twi_op_agrees(op, r) || !has_taken(op, r))
             return TW_IN_PROGRESS;
     twi_board_store(&twi_board(op->transport, op->rank)->taken, TWI_CALL_EPOCH(op->call + 1, 0));
     twi_transport_wake(op->transport);

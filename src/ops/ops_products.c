@@ -84,6 +84,8 @@ static const char *pack_own(twi_op_t *op, twi_products_t *p, int64_t number, con
     for (int64_t i = 0; i < twi_gemm_strip_panels(strip, p->plan->kernel->mr); i++)
         pack_panel(op, p, strip, i, worker->panels, worker);
     twi_trace_end(op, begin, "pack", worker, -1, strip);
+    if (p->packed)
+        p->packed(op, number);
     worker->packed = p;
     worker->packed_strip = number;
     return worker->panels;
@@ -104,7 +106,8 @@ static const char *pack_shared(twi_op_t *op, twi_products_t *p, int64_t number, 
     const uint64_t begin = twi_trace_begin(op);
     for (int32_t i; (i = atomic_fetch_add_explicit(&sync->claimed, 1, memory_order_relaxed)) < n;) {
         pack_panel(op, p, strip, i, panels, worker);
-        (void)atomic_fetch_add_explicit(&sync->packed, 1, memory_order_release);
+        if (atomic_fetch_add_explicit(&sync->packed, 1, memory_order_acq_rel) == n - 1 && p->packed)
+            p->packed(op, number);
     }
     for (unsigned spins = 0; atomic_load_explicit(&sync->packed, memory_order_acquire) < n; spins++) {
         if (spins < SPINS)

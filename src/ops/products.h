@@ -24,6 +24,7 @@ struct twi_products {
     /* Packs rows row..row+rows-1 of the product, one panel of a strip, at dst. */
     void (*pack)(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int rows, void *dst,
                  twi_op_worker_t *worker);
+    void (*packed)(twi_op_t *op, int64_t number); /* all of a strip is; once in a run. NULL: nobody wants to know */
 };
 
 /* `plan` and `pack` are set. All rounds but the last have round_cols columns. */

@@ -56,7 +56,7 @@ typedef struct twi_board {
     _Alignas(TWI_LINE) _Atomic uint64_t claimed;
     _Alignas(TWI_LINE) _Atomic uint64_t finished; /* fetch_add (release) by whoever ran a chunk */
     _Alignas(TWI_LINE) _Atomic uint64_t doing;    /* owner: 1 + rank whose share it works on, 0: nothing */
-    _Atomic uint64_t writing;                     /* threads of the owner that write to peers for an operator */
+    _Atomic uint64_t touching;                    /* threads of the owner that use buffers of peers for an operator */
     _Alignas(TWI_LINE) twi_entry_t entries[TWI_TASK_RING];
 } twi_board_t;
 
@@ -183,10 +183,10 @@ tw_status_t twi_engine_health(twi_engine_t *engine);
 void twi_engine_lose(twi_engine_t *engine, tw_status_t status);
 
 /*
- * Around writing to buffers of peers: after the first one those of ranks whose health is still good may be written;
- * a rank that gives up waits for the second one. Any thread.
+ * Around using buffers of peers: after the first one those of ranks whose health is still good may be read and
+ * written; a rank that gives up waits for the second one. Any thread.
  */
-void twi_engine_write_begin(twi_engine_t *engine);
-void twi_engine_write_end(twi_engine_t *engine);
+void twi_engine_touch_begin(twi_engine_t *engine);
+void twi_engine_touch_end(twi_engine_t *engine);
 
 #endif

@@ -161,26 +161,26 @@ tw_status_t twi_engine_await(twi_engine_t *e, twi_need_t what, const twi_await_t
 }
 
 /* The same pairs with twi_engine_drain as in task_share.c: we store, then load health; it the other way round. */
-void twi_engine_write_begin(twi_engine_t *e)
+void twi_engine_touch_begin(twi_engine_t *e)
 {
-    (void)atomic_fetch_add_explicit(&twi_engine_board(e, e->rank)->writing, 1, memory_order_relaxed);
+    (void)atomic_fetch_add_explicit(&twi_engine_board(e, e->rank)->touching, 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
 }
 
-void twi_engine_write_end(twi_engine_t *e)
+void twi_engine_touch_end(twi_engine_t *e)
 {
-    (void)atomic_fetch_sub_explicit(&twi_engine_board(e, e->rank)->writing, 1, memory_order_release);
+    (void)atomic_fetch_sub_explicit(&twi_engine_board(e, e->rank)->touching, 1, memory_order_release);
 }
 
 static bool is_busy(const twi_engine_t *e, int rank)
 {
     const twi_board_t *board = twi_engine_board(e, rank);
-    return twi_load(&board->doing) != 0 || twi_load(&board->writing) != 0;
+    return twi_load(&board->doing) != 0 || twi_load(&board->touching) != 0;
 }
 
 /*
- * After giving up (our health says so): waits until no peer works on chunks or writes results any more, because
- * those may lie in buffers of ours. A peer that is dead works on nothing; one that is stopped is given up
+ * After giving up (our health says so): waits until no peer works on chunks or for an operator any more, because
+ * that may be in buffers of ours. A peer that is dead works on nothing; one that is stopped is given up
  * after DRAIN_NS, and the caller must keep its buffers until the communicator is destroyed on all ranks.
  */
 void twi_engine_drain(twi_engine_t *e)

@@ -10,12 +10,15 @@
  *
  * In each round a rank writes U units to its slot. Every peer reads them, as rows of a gather or
  * partials of a sum. With -DRESULTS the rank then sums, writes a result to the same slot, and every
- * peer copies that; with -DPUSH it writes it to the peer's y instead, who need not read the slot. With -DLISTS the first slot of a call begins with a list that peers read first.
+ * peer copies that; with -DPUSH it writes it to the peer's y instead, who need not read the slot. With -DLEND units
+ * are read from the rank's own memory, which it lends for the call. With -DLISTS the first slot of a call begins with
+ * a list that peers read first.
  *
  * What is shown, for every interleaving:
  *   - what a rank reads is what it expects, from the first byte to the last: of this call and this
  *     round, and neither unfinished nor overwritten;
  *   - a rank's y is written only while the rank is in the call, and it is there when the call ends;
+ *   - rows that a rank lends are read only while it is in the call;
  *   - an entry is not overwritten while a rank has still to compare it: two suffice;
  *   - nothing is read of a rank that calls something else, and no such call ends well on any rank;
  *   - nobody hangs: every rank ends all its calls, or with an error where calls differ;
@@ -30,9 +33,9 @@
  * A slot may be any that is free, not the lowest one only.
  *
  * Settings: -DW=2|3 -DC=n -DR=n -DU=n, -DPLACES=n (slots that the memory has room for), -DLIVE=n (places on
- * the board), -DRESULTS, -DPUSH (with it, W = 2), -DLISTS, -DNOTHING (units are written, nobody needs one), -DONEWAY (rank 0 alone
- * needs them, its own too), -DUNEVEN (rank 1 has one round only), -DDIVERGE (one rank calls something else
- * once). COVER(x) and -DBUG_x as in epoch.pml.
+ * the board), -DRESULTS, -DPUSH (with it, W = 2), -DLEND (R = 1), -DLISTS, -DNOTHING (units are written, nobody needs
+ * one), -DONEWAY (rank 0 alone needs them, its own too), -DUNEVEN (rank 1 has one round only), -DDIVERGE (one rank
+ * calls something else once). COVER(x) and -DBUG_x as in epoch.pml.
  */
 #ifndef W
 #define W 2
@@ -99,11 +102,13 @@ byte slot[W * PLACES * PARTS];
 #define PART(q, at, part) (((q) * PLACES + (at)) * PARTS + (part))
 #define TAG(q, r) (1 + call * R + (r) + 64 * KIND(q))
 
+#if defined(PUSH) || defined(LEND)
+byte lent[W];                              /* 1 + the call for which rank q lends its memory; 0: it does not */
+#define LENT(q) (q == me || lent[q] == 1 + call)
+#endif
 #ifdef PUSH
 byte y[W * R];                             /* of rank q, in round r: what its peer wrote. 0: being written */
-byte lent[W];                              /* 1 + the call for which rank q lends its y; 0: it does not */
 #define Y(q, r) y[(q) * R + (r)]
-#define LENT(q) (q == me || lent[q] == 1 + call)
 #endif
 
 #ifdef DIVERGE
@@ -273,6 +278,9 @@ inline begin_read(p, round, part)
     from = PART(p, PLACE(p, round), part);
     peer = p;
     assert(slot[from] == TAG(me, round));
+#ifdef LEND
+    assert(LENT(p));
+#endif
 #ifdef BUG_EARLY_TAKEN
     pass_rounds()
 #endif
@@ -281,6 +289,9 @@ inline begin_read(p, round, part)
 inline end_read(round, count)
 {
     assert(slot[from] == TAG(me, round));  /* still */
+#ifdef LEND
+    assert(LENT(peer));
+#endif
     count++;
     from = NONE; peer = 0; copying = 0;
     pass_rounds()
@@ -322,10 +333,15 @@ inline end_result()
 #endif
 #define READ_ALL(q)  (q == me || (read[q] == NEEDED(q) * U && copied[q] == SUMMED(q)))
 #define ALL_DONE     (inside && MET && ALL_WRITTEN && summed == SUMMED(me) && ALL(READ_ALL))
+#if defined(LEND) && !defined(BUG_END_EARLY)
+#define HAS_TAKEN(q) (q == me || taken[q] >= EPOCH(call, 1))
+#else
+#define HAS_TAKEN(q) true
+#endif
 #ifdef BUG_END_ALONE
 #define MAY_END      ALL_DONE
 #else
-#define MAY_END      (ALL_DONE && ALL(OURS))
+#define MAY_END      (ALL_DONE && ALL(OURS) && ALL(HAS_TAKEN))
 #endif
 
 /* Before the entry is there: rounds of which we never need anything. With lists that is not known yet. */
@@ -334,7 +350,7 @@ inline start_call()
 #if !defined(LISTS) || defined(BUG_EARLY_PASS)
     pass_rounds();
 #endif
-#ifdef PUSH
+#if defined(PUSH) || defined(LEND)
     lent[me] = 1 + call;
 #endif
     started = 1
@@ -345,7 +361,7 @@ inline end_call()
 #ifdef DIVERGE
     assert(call != when);                  /* nobody ends well what differs */
 #endif
-#ifdef PUSH
+#if defined(PUSH) || defined(LEND)
     lent[me] = 0;
 #endif
     taken[me] = EPOCH(call + 1, 0);
