@@ -6,9 +6,6 @@
 #include "base/sizes.h"
 #include "ops/gather.h"
 
-/* A strip ends where the rows of a source do if it has as many as this. */
-enum { STRIP_LEAST = 128 };
-
 /* ---- Rows -------------------------------------------------------------------------------------- */
 
 static void fill_counts(const twi_op_t *op, gather_t *g)
@@ -120,29 +117,17 @@ static int64_t queue_of(const twi_op_t *op, const gather_t *g, const gather_stri
     return found[0];
 }
 
-/* Cuts the rows of an expert; returns the number of strips, and stores them if there is a place. */
+/*
+ * Cuts the rows of an expert; returns the number of strips, and stores them if there is a place. They do not end where
+ * the rows of a source do: for every strip the weights go by once more.
+ */
 static int64_t cut_group(const twi_op_t *op, const gather_t *g, int group, gather_strip_t *strips)
 {
-    const int64_t e = g->experts;
+    const int64_t last = (op->size - 1) * g->experts + group, end = g->to[last] + g->count[last];
     int64_t n = 0;
-    gather_strip_t at = {.group = group, .row = g->to[group]};
-    for (int s = 0; s < op->size; s++) {
-        const int64_t end = g->to[s * e + group] + g->count[s * e + group];
-        for (at.rows = end - at.row; at.rows >= TWI_STRIP_ROWS; at.rows = end - at.row) {
-            at.rows = TWI_STRIP_ROWS;
-            if (strips)
-                strips[n] = at;
-            n++;
-            at.row += TWI_STRIP_ROWS;
-        }
-        const bool last = s == op->size - 1;
-        if (at.rows > 0 && (last || (g->schedule.fused && at.rows >= STRIP_LEAST))) {
-            if (strips)
-                strips[n] = at;
-            n++;
-            at.row = end;
-        }
-    }
+    for (int64_t row = g->to[group]; row < end; row += TWI_STRIP_ROWS, n++)
+        if (strips)
+            strips[n] = (gather_strip_t){.group = group, .row = row, .rows = twi_least(end - row, TWI_STRIP_ROWS)};
     return n;
 }
 
