@@ -85,7 +85,7 @@ static void fill_row(const tw_tensor_t *tensor, const char *src, int64_t n, uint
 
 void *twi_api_table_at(const twi_api_table_t *table, const twi_api_scratch_t *scratch)
 {
-    return table->tensor ? scratch->base + table->at : NULL;
+    return table->tensor && scratch->base ? scratch->base + table->at : NULL;
 }
 
 void *twi_api_table_fill(const twi_api_table_t *table, const twi_api_scratch_t *scratch)
