@@ -14,14 +14,14 @@ static mm_reduce_t *state_of(const twi_op_t *op)
     return op->state;
 }
 
-/* Numbers of an item: rounds, in them strips, in them chunks. */
+/* Of an item: rounds, in them batches or own strips, in them chunks. */
 typedef struct place {
-    int64_t round, strip, chunk;
+    int64_t round, number, chunk;
 } place_t;
 
-static place_t place_of(int64_t item, int64_t n_strips, int64_t n_chunks)
+static place_t place_of(int64_t item, int64_t n, int64_t n_chunks)
 {
-    return (place_t){item / n_chunks / n_strips, item / n_chunks % n_strips, item % n_chunks};
+    return (place_t){item / n_chunks / n, item / n_chunks % n, item % n_chunks};
 }
 
 /* ---- Products ---------------------------------------------------------------------------------- */
@@ -36,7 +36,7 @@ static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)
 
 static void multiply(twi_op_t *op, mm_reduce_t *r, mm_tiles_t *tiles, const place_t *at)
 {
-    const mm_batch_t *batch = &r->batches[at->strip];
+    const mm_batch_t *batch = &r->batches[at->number];
     const twi_gemm_hook_t hook = twi_mm_tiles_hook(tiles);
     const twi_gemm_panel_t *panels = r->panels + batch->panel;
     twi_gemm_strip_t product = {
@@ -50,7 +50,7 @@ static void multiply(twi_op_t *op, mm_reduce_t *r, mm_tiles_t *tiles, const plac
     for (int i = 0; i < batch->n_panels; i++)
         product.rows += panels[i].rows;
     const uint64_t begin = twi_trace_begin(op);
-    twi_products_run(op, &r->products, at->strip, &product, tiles->worker);
+    twi_products_run(op, &r->products, at->number, &product, tiles->worker);
     twi_trace_end(op, begin, batch->n_own == 0 ? "product" : "product, sum", tiles->worker, -1, &product);
 }
 
@@ -71,8 +71,8 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
 {
     mm_reduce_t *r = state_of(op);
     const place_t at = place_of(item, r->n_batches, r->products.n_chunks);
-    const mm_batch_t *batch = &r->batches[at.strip];
-    const int64_t unit = at.round * r->n_batches + at.strip;
+    const mm_batch_t *batch = &r->batches[at.number];
+    const int64_t unit = at.round * r->n_batches + at.number;
     mm_tiles_t tiles = twi_mm_tiles(op, r, at.round, worker);
     (void)peer;
     tiles.strip_of = r->panel_strip + batch->panel;
@@ -103,7 +103,7 @@ static bool sum_lacks(twi_op_t *op, int peer, int64_t item, int rank)
     (void)peer;
     if (rank == op->rank || !computed)
         return !computed;
-    return r->late[item] > 0 && twi_mm_partial_lacks(op, r, at.strip, at.round, rank);
+    return r->late[item] > 0 && twi_mm_partial_lacks(op, r, at.number, at.round, rank);
 }
 
 /* Columns of an own strip, up to `end`. */
@@ -129,7 +129,7 @@ static void run_sum(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worke
     if (r->late[item] == 0)
         return;
     mm_tiles_t tiles = twi_mm_tiles(op, r, at.round, worker);
-    mm_rows_t rows = twi_mm_rows(r, op->rank, at.strip);
+    mm_rows_t rows = twi_mm_rows(r, op->rank, at.number);
     rows.told = at.chunk * r->products.chunk_cols;
     const int64_t chunk_end = rows.told + twi_products_cols(&r->products, at.chunk, tiles.cols);
     sum_and_tell(&tiles, &rows, r->late[item] < chunk_end ? r->late[item] : chunk_end);
