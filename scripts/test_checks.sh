@@ -88,5 +88,37 @@ harness() {
 }
 expect good "the harness sees failures, hangs and crashes" harness
 
+# Good and bad steps, one at a time and beside others; with an argument the bad ones are left out.
+some_steps() {
+    bash -c '. "$1/steps.sh"
+        program() { echo "not ok 1 - odd"; echo "$1"; exit "$2"; }
+        export -f program
+        lanes=2
+        start "good" true
+        start "skipped" bash -c "echo no such thing; exit 77"
+        start "cases" bash -c "program \"3 passed, 0 failed, 2 skipped\" 0"
+        step "waited for" true
+        [ -n "$2" ] && finish
+        start "bad" false
+        start "a bad case" bash -c "program \"3 passed, 1 failed, 0 skipped\" 1"
+        start "ended too early" bash -c "program \"3 passed, 0 failed, 0 skipped\" 9"
+        step_seconds=1 start "hangs" sleep 60
+        start "dies" bash -c "kill -9 \$\$"
+        step "bad" false && exit 0
+        finish' _ "$here" "${1:-}" >"$place/steps"
+}
+bad_steps() {
+    some_steps
+    [ $? -eq 1 ] || return 1
+    cat "$place/steps"
+    [ "$(tail -n 1 "$place/steps")" = "11 passed, 6 failed, 3 skipped" ] &&
+        grep -q '^FAILED   a bad case: odd$' "$place/steps" && grep -q '^FAILED   hangs: exit status 124$' "$place/steps"
+}
+good_steps() {
+    some_steps good && [ "$(tail -n 1 "$place/steps")" = "5 passed, 0 failed, 3 skipped" ]
+}
+expect good "steps beside others are counted" good_steps
+expect good "steps beside others that fail are counted" bad_steps
+
 echo "$passed passed, $failed failed, 0 skipped"
 [ $failed -eq 0 ]
