@@ -22,8 +22,8 @@ function(test_kind kind_out)
     set(${kind_out} ${kind} PARENT_SCOPE)
 endfunction()
 
-# tilewire_test(AREA NAME SOURCE...): a program build/tests/NAME with the harness and all of twi_*.
-function(tilewire_test area name)
+# test_program(AREA NAME KIND SOURCE...): a program build/tests/NAME with the harness and all of twi_*.
+function(test_program area name kind)
     add_executable(${name} EXCLUDE_FROM_ALL ${ARGN})
     target_link_libraries(${name} PRIVATE test_harness tilewire_internal)
     target_compile_definitions(${name} PRIVATE TEST_BUILD_DIR="${PROJECT_BINARY_DIR}"
@@ -31,9 +31,14 @@ function(tilewire_test area name)
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
     add_dependencies(tests ${name})
     add_test(NAME ${name} COMMAND ${name})
-    test_kind(kind ${ARGN})
     set(test_list "${test_list}${area} ${name} ${kind}\n" PARENT_SCOPE)
 endfunction()
+
+# tilewire_test(AREA NAME SOURCE...): the same of the kind that its sources say.
+macro(tilewire_test area name)
+    test_kind(kind ${ARGN})
+    test_program(${area} ${name} ${kind} ${ARGN})
+endmacro()
 
 # A program with cases that fail, hang and crash: the proof that the harness notices.
 add_executable(harness_fixture EXCLUDE_FROM_ALL tests/harness/fixture.c)
@@ -50,8 +55,8 @@ foreach(source ${test_sources})
     tilewire_test(${area} ${name} ${source})
 endforeach()
 
-# The engine at levels avx512bf16 and amx on machines without their instructions: programs model_NAME are
-# test_NAME with the kernels of those levels on top of a model of the instructions, and a cpu layer that
+# The engine at levels avx512bf16 and amx on machines without their instructions: programs model_NAME are the
+# objects of test_NAME with the kernels of those levels on top of a model of the instructions, and a cpu layer that
 # reports amx. Their objects come before the library, which therefore does not supply its own. Not with
 # ThreadSanitizer: threads do the same at every level.
 set(model_programs test_convert test_epilogue test_gemm_engine test_kernels test_matmul test_matmul_bits test_matmul_groups
@@ -76,8 +81,10 @@ if(model_kernels AND NOT TILEWIRE_FUZZ AND NOT TILEWIRE_SANITIZE STREQUAL "threa
         file(GLOB model_test tests/*/${name}.c)
         get_filename_component(area ${model_test} DIRECTORY)
         get_filename_component(area ${area} NAME)
-        tilewire_test(${area} ${model} ${model_test})
-        target_sources(${model} PRIVATE $<TARGET_OBJECTS:tilewire_model>)
+        test_kind(kind ${model_test})
+        test_program(${area} ${model} ${kind} $<TARGET_OBJECTS:${name}> $<TARGET_OBJECTS:tilewire_model>)
+        set_target_properties(${model} PROPERTIES LINKER_LANGUAGE C)
+        add_dependencies(${model} ${name})
         target_link_options(${model} PRIVATE -Wl,--wrap=twi_cpu_detected,--wrap=test_add)
     endforeach()
 endif()
