@@ -85,23 +85,38 @@ static inline __m512 model_factors(__m512i pairs, int odd)
     return model_flush(_mm512_castsi512_ps(odd ? _mm512_and_si512(pairs, top) : _mm512_slli_epi32(pairs, 16)));
 }
 
-/*
- * Even and odd places of k are summed apart, then together, then onto what was there. Not inlined: which
- * of two NaNs stays is the compiler's choice, and there is one for all calls.
- */
-static __attribute__((noinline, unused)) void model_dpbf16ps(int dst, int src1, int src2)
+/* Not inlined: which of two NaNs stays is the compiler's choice, and there is one for all calls. Nothing but tiles is
+   touched, most of the time of a test is spent here, and sanitizers would double it. */
+#define MODEL_ARITHMETIC static __attribute__((noinline, unused, no_sanitize("address", "undefined")))
+
+/* Factors of each row of a tile, even places and odd ones. */
+typedef struct model_pairs {
+    __m512 row[MODEL_ROWS][2];
+} model_pairs_t;
+
+static inline void model_split(const model_tile_t *tile, model_pairs_t *pairs_out)
+{
+    for (int i = 0; i < MODEL_ROWS; i++)
+        for (int odd = 0; odd < 2; odd++)
+            pairs_out->row[i][odd] = model_factors(_mm512_loadu_si512(tile->s32[i]), odd);
+}
+
+/* Even and odd places of k are summed apart, then together, then onto what was there. */
+MODEL_ARITHMETIC void model_dpbf16ps(int dst, int src1, int src2)
 {
     model_tile_t *c = model_tile(dst);
-    const model_tile_t *a = model_tile(src1), *b = model_tile(src2);
+    model_pairs_t a, b;
     CHECK(dst != src1 && dst != src2 && src1 != src2);
+    model_split(model_tile(src1), &a);
+    model_split(model_tile(src2), &b);
     for (int m = 0; m < MODEL_ROWS; m++) {
-        __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+        const float *x = (const float *)a.row[m];
         for (int k = 0; k < 16; k++) {
-            const __m512i x = _mm512_set1_epi32(a->s32[m][k]), y = _mm512_loadu_si512(b->s32[k]);
-            for (int odd = 0; odd < 2; odd++)
-                sum[odd] = model_flush(_mm512_fmadd_ps(model_factors(x, odd), model_factors(y, odd), sum[odd]));
+            even = model_flush(_mm512_fmadd_ps(_mm512_set1_ps(x[k]), b.row[k][0], even));
+            odd = model_flush(_mm512_fmadd_ps(_mm512_set1_ps(x[16 + k]), b.row[k][1], odd));
         }
-        const __m512 both = model_flush(_mm512_add_ps(sum[0], sum[1]));
+        const __m512 both = model_flush(_mm512_add_ps(even, odd));
         const __m512 before = model_flush(_mm512_loadu_ps(c->f32[m]));
         _mm512_storeu_ps(c->f32[m], model_flush(_mm512_add_ps(before, both)));
     }
@@ -114,7 +129,7 @@ static inline __m512i model_bytes(__m512i fours, int odd)
 }
 
 /* Sums wrap, as those of the instruction. */
-static __attribute__((noinline, unused)) void model_dpbssd(int dst, int src1, int src2)
+MODEL_ARITHMETIC void model_dpbssd(int dst, int src1, int src2)
 {
     model_tile_t *c = model_tile(dst);
     const model_tile_t *a = model_tile(src1), *b = model_tile(src2);
