@@ -19,6 +19,7 @@ enum {
     AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
     ADDEND_TILES = 2,   /* addends are asked for so many tiles ahead */
     SLICE_ROWS = 8,     /* of a tile that are finished at a time, between the steps of the next one */
+    LEAD_STEPS = 2,     /* of a panel of B that are made before they are needed */
 };
 
 typedef struct memory {
@@ -116,32 +117,31 @@ static void spread(const work_t *w, int64_t col, int64_t row)
 }
 
 /* Rows past k stay zero, whatever the scales are: infinity times the zero of A would be NaN. */
-static void clear_padding(const work_t *w, const block_t *block, uint16_t *panel)
+static void clear_padding(const work_t *w, const block_t *stretch, uint16_t *panel)
 {
     const int nr = w->kernel->nr, kb = w->kernel->kb;
-    for (int64_t k = w->problem->k > block->k0 ? w->problem->k : block->k0; k < block->k0 + block->k_count; k++)
+    for (int64_t k = w->problem->k > stretch->k0 ? w->problem->k : stretch->k0; k < stretch->k0 + stretch->k_count; k++)
         for (int j = 0; j < nr; j++)
-            panel[((k - block->k0) / kb * nr + j) * kb + (k - block->k0) % kb] = 0;
+            panel[((k - stretch->k0) / kb * nr + j) * kb + (k - stretch->k0) % kb] = 0;
 }
 
-static const void *dequantise(const work_t *w, const block_t *block, int64_t col, const int8_t *stored)
+/* A stretch of a stored panel at `col` in bf16 or fp16. */
+static void dequantise(const work_t *w, const block_t *stretch, int64_t col, const int8_t *stored, uint16_t *dst)
 {
     const twi_gemm_antiquant_t *q = &w->antiquant;
     const int64_t period = (int64_t)w->kernel->nr * w->kernel->kb;
-    const int64_t end = block->k0 + block->k_count;
-    uint16_t *dst = w->memory.dequant;
-    for (int64_t k = block->k0; k < end;) {
+    const int64_t end = stretch->k0 + stretch->k_count;
+    for (int64_t k = stretch->k0; k < end;) {
         const int64_t row = k / q->group, next = (row + 1) * q->group;
         const int64_t stop = next < w->problem->k && next < end ? next : end; /* the last one takes the padding */
-        const int64_t count = stop - k, at = (k - block->k0) * w->kernel->nr;
+        const int64_t count = stop - k, at = (k - stretch->k0) * w->kernel->nr;
         const twi_gemm_convert_t *convert = w->plan->convert;
         spread(w, col, row);
         (w->problem->kind == TWI_GEMM_BF16 ? convert->dequant_bf16 : convert->dequant_f16)(
             dst + at, stored + at, count / w->kernel->kb, period, w->memory.scale, q->offset ? w->memory.offset : NULL);
         k = stop;
     }
-    clear_padding(w, block, dst);
-    return dst;
+    clear_padding(w, stretch, dst);
 }
 
 /* Where a packed weight has panel number `panel` from k0 on. */
@@ -151,26 +151,60 @@ static const char *packed_panel(const work_t *w, int64_t panel, int64_t k0)
            k0 * w->kernel->nr * w->plan->stored_bytes;
 }
 
-/* The k-block of panel number `panel` of B, as the kernel wants it. */
-static const void *panel_of_b(const work_t *w, const block_t *block, int64_t panel)
+/*
+ * A k-block of a panel of B on its way to the kernel. Where the kernel can have other work done between its
+ * steps, all but the first steps of a packed weight are made during the first call with it: then its memory,
+ * the conversion and the matrix unit wait for each other no more.
+ */
+typedef struct feed {
+    const work_t *w;
+    const block_t *block;
+    int64_t col;
+    const char *stored;
+    int64_t made; /* k that the kernel can have */
+    int64_t due;  /* slices of a tile times the steps so far, less all steps for each: see feed_step */
+    int64_t slices;
+} feed_t;
+
+/* What is stored becomes lanes, for the next k_count elements of k. */
+static void make_lanes(feed_t *feed, int64_t k_count)
 {
+    const work_t *w = feed->w;
     const twi_gemm_kernel_t *kernel = w->kernel;
-    const int64_t col = panel * kernel->nr;
-    const void *b;
+    const block_t stretch = {.k0 = feed->block->k0 + feed->made, .k_count = k_count};
+    const int64_t at = feed->made * kernel->nr;
+    const void *b = feed->stored + at * w->plan->stored_bytes;
+    if (w->antiquant.scale) {
+        uint16_t *dst = (uint16_t *)w->memory.dequant + at;
+        dequantise(w, &stretch, feed->col, b, dst);
+        b = dst;
+    }
+    if (w->memory.lanes)
+        twi_gemm_lanes_b(w->plan->convert, kernel, w->problem->kind, b, k_count,
+                         (char *)w->memory.lanes + at * twi_gemm_lane_bytes(kernel->lane));
+    feed->made += k_count;
+}
+
+/* The panel as the kernel wants it; as much of it as is not made on the way. */
+static const void *begin_feed(feed_t *feed, int64_t panel)
+{
+    const work_t *w = feed->w;
+    const block_t *block = feed->block;
+    const twi_gemm_kernel_t *kernel = w->kernel;
+    feed->col = panel * kernel->nr;
     if (w->problem->weight) {
-        b = packed_panel(w, panel, block->k0);
+        feed->stored = packed_panel(w, panel, block->k0);
     } else {
-        twi_gemm_pack_b(w->plan->convert, &w->problem->b[w->strip->group], block->k0, block->k_count, col, kernel->nr,
-                        kernel->kb, w->memory.stored);
-        b = w->memory.stored;
+        twi_gemm_pack_b(w->plan->convert, &w->problem->b[w->strip->group], block->k0, block->k_count, feed->col,
+                        kernel->nr, kernel->kb, w->memory.stored);
+        feed->stored = w->memory.stored;
     }
-    if (w->antiquant.scale)
-        b = dequantise(w, block, col, b);
-    if (w->memory.lanes) {
-        twi_gemm_lanes_b(w->plan->convert, kernel, w->problem->kind, b, block->k_count, w->memory.lanes);
-        b = w->memory.lanes;
-    }
-    return b;
+    const int64_t lead = w->plan->asides && w->problem->weight ? LEAD_STEPS * kernel->ks : block->k_count;
+    if (w->plan->direct)
+        feed->made = block->k_count;
+    else
+        make_lanes(feed, lead < block->k_count ? lead : block->k_count);
+    return w->memory.lanes ? w->memory.lanes : w->antiquant.scale ? w->memory.dequant : feed->stored;
 }
 
 /* ---- Tiles ------------------------------------------------------------------------------------- */
@@ -236,6 +270,31 @@ static void finish_rows(const work_t *w, int rows)
 static void finish_slice(void *work)
 {
     finish_rows(work, SLICE_ROWS);
+}
+
+/* Before each step of the first call with a panel of B: another step of it, and slices as there would be without. */
+static void feed_step(void *arg)
+{
+    feed_t *feed = arg;
+    const int64_t steps = feed->block->k_count / feed->w->kernel->ks;
+    if (feed->made < feed->block->k_count)
+        make_lanes(feed, feed->w->kernel->ks);
+    for (feed->due += feed->slices; feed->due >= steps; feed->due -= steps)
+        finish_rows(feed->w, SLICE_ROWS);
+}
+
+/* What is done between the steps of a call. */
+static void add_asides(const work_t *w, feed_t *feed, twi_gemm_call_t *call)
+{
+    call->n_aside = (w->memory.later->left + SLICE_ROWS - 1) / SLICE_ROWS;
+    call->aside = finish_slice;
+    call->aside_arg = (void *)(uintptr_t)w;
+    if (feed->made < feed->block->k_count) {
+        feed->slices = call->n_aside;
+        call->n_aside = (int)call->steps;
+        call->aside = feed_step;
+        call->aside_arg = feed;
+    }
 }
 
 /* The tile's sums are there: it is finished during the next call of kernels that can, otherwise at once. */
@@ -306,7 +365,8 @@ static void add_touches(twi_gemm_call_t *call, const twi_gemm_place_t *place)
 static void column_of_tiles(const work_t *w, const block_t *block, const column_t *column)
 {
     const twi_gemm_kernel_t *kernel = w->kernel;
-    const void *b = panel_of_b(w, block, column->panel);
+    feed_t feed = {.w = w, .block = block};
+    const void *b = begin_feed(&feed, column->panel);
     const int64_t a_at = block->k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane);
     const int64_t n_tiles = panels_of(w);
     const int64_t share = block->k_count * kernel->nr * w->plan->stored_bytes / n_tiles;
@@ -327,11 +387,8 @@ static void column_of_tiles(const work_t *w, const block_t *block, const column_
             place_tile(w, &tile, &place);
             add_touches(&call, &place);
         }
-        if (w->plan->asides) {
-            call.aside = finish_slice;
-            call.aside_arg = (void *)(uintptr_t)w;
-            call.n_aside = (w->memory.later->left + SLICE_ROWS - 1) / SLICE_ROWS;
-        }
+        if (w->plan->asides)
+            add_asides(w, &feed, &call);
         kernel->run(&call);
         if (block->last)
             finish_tile(w, &tile, &place, call.acc);

@@ -7,37 +7,53 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE __m512 dequant_16(const int8_t *src, const float *scale, const float *offset)
+enum { LINE = 64 };
+
+INLINE __m512 dequant_16(const int8_t *src, __m512 scale, const __m512 *offset)
 {
     __m512 value = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)src)));
     if (offset)
-        value = _mm512_add_ps(value, _mm512_loadu_ps(offset));
-    return _mm512_mul_ps(value, _mm512_loadu_ps(scale));
+        value = _mm512_add_ps(value, *offset);
+    return _mm512_mul_ps(value, scale);
 }
 
-INLINE void dequant_row(uint16_t *dst, const int8_t *src, int64_t period, const float *scale, const float *offset)
+/* Rows of a line, as panels have them: what goes with the elements stays in registers. */
+INLINE void dequant_lines(uint16_t *dst, const int8_t *src, int64_t rows, const float *scales, const float *offsets)
 {
-    int64_t i = 0;
-    for (; i + 32 <= period; i += 32) {
-        twi_convert_ahead(src + i);
-        const __m512 low = dequant_16(src + i, scale + i, offset ? offset + i : NULL);
-        const __m512 high = dequant_16(src + i + 16, scale + i + 16, offset ? offset + i + 16 : NULL);
-        _mm512_storeu_si512(dst + i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    __m512 scale[4], offset[4];
+    for (int i = 0; i < 4; i++) {
+        scale[i] = _mm512_loadu_ps(scales + 16 * i);
+        offset[i] = offsets ? _mm512_loadu_ps(offsets + 16 * i) : _mm512_setzero_ps();
     }
-    if (i < period) {
-        const __m512 last = dequant_16(src + i, scale + i, offset ? offset + i : NULL);
-        _mm256_storeu_si256((__m256i *)(dst + i), (__m256i)_mm512_cvtneps_pbh(last));
+    for (; rows > 0; rows--, src += LINE, dst += LINE) {
+        twi_convert_ahead(src);
+        for (int i = 0; i < 4; i += 2) {
+            const __m512 low = dequant_16(src + 16 * i, scale[i], offsets ? &offset[i] : NULL);
+            const __m512 high = dequant_16(src + 16 * i + 16, scale[i + 1], offsets ? &offset[i + 1] : NULL);
+            _mm512_storeu_si512(dst + 16 * i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        }
+    }
+}
+
+/* Rows of any multiple of 16. */
+static void dequant_row(uint16_t *dst, const int8_t *src, int64_t period, const float *scale, const float *offset)
+{
+    for (int64_t i = 0; i < period; i += 16) {
+        const __m512 add = offset ? _mm512_loadu_ps(offset + i) : _mm512_setzero_ps();
+        const __m512 value = dequant_16(src + i, _mm512_loadu_ps(scale + i), offset ? &add : NULL);
+        _mm256_storeu_si256((__m256i *)(dst + i), (__m256i)_mm512_cvtneps_pbh(value));
     }
 }
 
 void twi_gemm_dequant_bf16__avx512bf16(uint16_t *dst, const int8_t *src, int64_t rows, int64_t period,
                                        const float *scale, const float *offset)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        if (offset)
+    if (period == LINE && offset)
+        dequant_lines(dst, src, rows, scale, offset);
+    else if (period == LINE)
+        dequant_lines(dst, src, rows, scale, NULL);
+    else
+        for (int64_t r = 0; r < rows; r++)
             dequant_row(dst + r * period, src + r * period, period, scale, offset);
-        else
-            dequant_row(dst + r * period, src + r * period, period, scale, NULL);
-    }
 }
 #endif

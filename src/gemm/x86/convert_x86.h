@@ -28,6 +28,7 @@ enum {
     LANES = BYTES / 4, /* of 32 bits */
     WORDS = BYTES / 2, /* of 16 bits */
     PERIOD_MAX = 256,  /* in a table, where it may be doubled */
+    LINE_BYTES = 64,   /* of a cache; each is asked for once */
 };
 
 /* ---- Element by element ------------------------------------------------------------------------ */
@@ -246,7 +247,8 @@ void NAME(dequant_f16)(uint16_t *dst, const int8_t *src, int64_t rows, int64_t p
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; i < period; i += LANES) {
             const int64_t at = r * period + i;
-            twi_convert_ahead(src + at);
+            if (i % LINE_BYTES == 0)
+                twi_convert_ahead(src + at);
             dequant_half((char *)dst + 2 * at, (const char *)src + at, scale + i, offset ? offset + i : NULL);
         }
     }
