@@ -21,7 +21,7 @@ jobs=$(nproc)
 build() {
     local name=$1 folder=$2
     shift 2
-    step "build $name" bash -c 'folder=$1 jobs=$2; shift 2
+    step_seconds=1800 step "build $name" bash -c 'folder=$1 jobs=$2; shift 2
         cmake -S . -B "$folder" -DTILEWIRE_WERROR=ON "$@" &&
         cmake --build "$folder" -j "$jobs" --target all tests -- --no-print-directory' _ "$folder" "$jobs" "$@"
 }
