@@ -20,6 +20,7 @@ enum {
     ADDEND_TILES = 2,   /* addends are asked for so many tiles ahead */
     SLICE_ROWS = 8,     /* of a tile that are finished at a time, between the steps of the next one */
     LEAD_STEPS = 2,     /* of a panel of B that are made before they are needed */
+    FEED_PANELS = 2,    /* of A: with more of them, int8 weights are converted before they are needed */
 };
 
 typedef struct memory {
@@ -80,6 +81,12 @@ void twi_gemm_mode_end(const twi_gemm_mode_t *mode)
 }
 
 /* ---- Panels ------------------------------------------------------------------------------------ */
+
+/* Of A, in the strip. */
+static int64_t panels_of(const work_t *w)
+{
+    return twi_gemm_strip_panels(w->strip, w->kernel->mr);
+}
 
 void twi_gemm_pack_rows(const twi_gemm_plan_t *plan, const void *a, int64_t lda, int64_t rows, void *dst)
 {
@@ -154,7 +161,8 @@ static const char *packed_panel(const work_t *w, int64_t panel, int64_t k0)
 /*
  * A k-block of a panel of B on its way to the kernel. Where the kernel can have other work done between its
  * steps, all but the first steps of a packed weight are made during the first call with it: then its memory,
- * the conversion and the matrix unit wait for each other no more.
+ * the conversion and the matrix unit wait for each other no more. For int8 weights that is worth it only where
+ * that call is most of what the panel is for.
  */
 typedef struct feed {
     const work_t *w;
@@ -199,7 +207,8 @@ static const void *begin_feed(feed_t *feed, int64_t panel)
                         kernel->nr, kernel->kb, w->memory.stored);
         feed->stored = w->memory.stored;
     }
-    const int64_t lead = w->plan->asides && w->problem->weight ? LEAD_STEPS * kernel->ks : block->k_count;
+    const bool feeds = w->plan->asides && w->problem->weight && (w->memory.lanes || panels_of(w) <= FEED_PANELS);
+    const int64_t lead = feeds ? LEAD_STEPS * kernel->ks : block->k_count;
     if (w->plan->direct)
         feed->made = block->k_count;
     else
@@ -331,11 +340,6 @@ typedef struct column {
     size_t stride;    /* from there to the next one */
     const char *next; /* what is read from memory after it; NULL: nothing, or not known */
 } column_t;
-
-static int64_t panels_of(const work_t *w)
-{
-    return twi_gemm_strip_panels(w->strip, w->kernel->mr);
-}
 
 /* Of panel i of A and panel number `panel` of B. */
 static twi_gemm_tile_t tile_at(const work_t *w, int64_t i, int64_t panel)
