@@ -190,6 +190,12 @@ static bool pack(fused_operands_t *operands, fused_matrix_t which, size_t expert
 
 /* ---- Everything -------------------------------------------------------------------------------- */
 
+/* Peers can write to y. */
+static bool lends_y(const fused_case_t *c)
+{
+    return c->op == FUSED_MM_ALL_REDUCE || c->op == FUSED_GMM_ALLTOALLV;
+}
+
 size_t fused_window_bytes(const fused_plan_t *plan, const fused_case_t *c, int rank)
 {
     fused_types_t types;
@@ -198,7 +204,7 @@ size_t fused_window_bytes(const fused_plan_t *plan, const fused_case_t *c, int r
     const bool gathers = fused_op_gathers(c->op);
     const size_t row = gathers ? c->k * (types.x.bits / 8) : c->n * (types.partial.bits / 8);
     const size_t staged = fused_op_grouped(c->op) ? gathers ? rows_y : rows_x : 0;
-    const size_t y = c->op == FUSED_MM_ALL_REDUCE ? rows_y * c->n * (types.y.bits / 8) : 0;
+    const size_t y = lends_y(c) ? rows_y * c->n * (types.y.bits / 8) : 0;
     return aligned(rows_x * row) + aligned(rows_y * row) + aligned(staged * row) + aligned(y);
 }
 
@@ -206,9 +212,8 @@ static bool make_results(fused_operands_t *operands)
 {
     const tw_dtype_t type = operands->types.y;
     const size_t n = operands->c->n;
-    const bool shared = operands->c->op == FUSED_MM_ALL_REDUCE; /* where peers can write to it */
-    return (shared ? make_shared(operands, &operands->y, type, operands->rows_y, n)
-                   : make_matrix(&operands->y, type, operands->rows_y, n)) &&
+    return (lends_y(operands->c) ? make_shared(operands, &operands->y, type, operands->rows_y, n)
+                                 : make_matrix(&operands->y, type, operands->rows_y, n)) &&
            make_matrix(&operands->y_first, type, operands->rows_y, n);
 }
 

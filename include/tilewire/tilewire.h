@@ -604,7 +604,8 @@ typedef struct tw_all_gather_mm_args {
  * multiplied with its expert's matrix and sent. y has, rank by rank and for each rank expert by
  * expert, recv_counts[s*e+j] rows from expert j of rank s. send_counts[d*e+j] here is
  * recv_counts[r*e+j] on rank d. Counts may be 0. All floats are fp16, or all are bf16.
- * A shared expert is computed on the way: mm_y = mm_x * mm_weight.
+ * A shared expert is computed on the way: mm_y = mm_x * mm_weight. It is faster with y from tw_mem_alloc, where the
+ * senders write its rows.
  */
 typedef struct tw_gmm_alltoallv_args {
     size_t struct_size;
