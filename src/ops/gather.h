@@ -46,7 +46,8 @@ typedef struct gather {
     int64_t *count;         /* [size][experts] rows of the product from each source, */
     int64_t *from;          /* their first row at the source, */
     int64_t *to;            /* and in the product */
-    _Atomic int how;        /* GATHER_...; release, acquire: shown and from are complete */
+    bool copies;            /* some source needs several rounds */
+    _Atomic int how;        /* GATHER_...; release, acquire: shown, from and what is to be read are complete */
     bool only_rows;         /* there is no product, but rows_out is wanted */
     int64_t copy_ld;        /* GATHER_COPIED: elements between rows of the copy, */
     char *copy;             /* which is rows_out or: */

@@ -59,7 +59,7 @@ static tw_status_t settle(twi_op_t *op, gather_t *g)
         if (!g->copied[s])
             return twi_fail(TW_ERR_NO_MEMORY, "no memory to count %lld rounds", (long long)g->shown[s].rounds);
     }
-    atomic_store_explicit(&g->how, several ? GATHER_COPIED : GATHER_DIRECT, memory_order_release);
+    g->copies = several;
     return TW_OK;
 }
 
@@ -72,7 +72,6 @@ static bool copies_from(const twi_op_t *op, const gather_t *g, int source)
 tw_status_t twi_gather_reads(twi_op_t *op, gather_t *g)
 {
     int64_t rounds = 1;
-    const bool copied = atomic_load_explicit(&g->how, memory_order_relaxed) == GATHER_COPIED;
     for (int s = 0; s < op->size; s++)
         rounds = g->shown[s].rounds > rounds ? g->shown[s].rounds : rounds;
     if (op->reads.n_rounds != rounds) {
@@ -80,9 +79,9 @@ tw_status_t twi_gather_reads(twi_op_t *op, gather_t *g)
         TW_TRY(twi_reads_create(&op->reads, rounds));
     }
     memset(op->reads.items, 0, (size_t)rounds * sizeof *op->reads.items);
-    if (!copied)
+    if (!g->copies)
         op->reads.items[0] = g->n_strips - g->queue_first[1];
-    for (int s = 0; copied && s < op->size; s++)
+    for (int s = 0; g->copies && s < op->size; s++)
         for (int64_t i = 0; copies_from(op, g, s) && i < g->shown[s].rounds; i++)
             op->reads.items[i]++;
     return TW_OK;

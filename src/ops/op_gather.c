@@ -77,7 +77,8 @@ static tw_status_t begin_reads(twi_op_t *op, gather_t *g)
 {
     TW_TRY(twi_gather_reads(op, g));
     twi_reads_begin(op);
-    for (int s = 0; how_of(g) == GATHER_COPIED && s < op->size; s++)
+    atomic_store_explicit(&g->how, g->copies ? GATHER_COPIED : GATHER_DIRECT, memory_order_release);
+    for (int s = 0; g->copies && s < op->size; s++)
         if (s != op->rank || g->only_rows)
             atomic_store_explicit(&copies_of(op, s)->n, g->shown[s].rounds, memory_order_release);
     return TW_OK;
@@ -289,11 +290,10 @@ static void start(twi_op_t *op)
     twi_products_reset(&g->shared);
     for (int s = 0; s < op->size; s++)
         atomic_store_explicit(&copies_of(op, s)->n, 0, memory_order_relaxed);
-    if (g->grouped) {
-        atomic_store_explicit(&g->how, GATHER_UNKNOWN, memory_order_relaxed);
+    atomic_store_explicit(&g->how, GATHER_UNKNOWN, memory_order_relaxed);
+    if (g->grouped)
         return;
-    }
-    for (int s = 0; how_of(g) == GATHER_COPIED && s < op->size; s++)
+    for (int s = 0; g->copies && s < op->size; s++)
         for (int64_t i = 0; i < g->shown[s].rounds; i++)
             atomic_store_explicit(&g->copied[s][i], 0, memory_order_relaxed);
     if (begin_reads(op, g) != TW_OK)
