@@ -19,9 +19,9 @@ typedef struct kind {
 
 /* A kind that is not here has the colour of the one whose name it begins with, or of the last. */
 static const kind_t kinds[] = {
-    {"product", "#3b75af"}, {"product, sum", "#1f4e79"}, {"product, own", "#5f97c9"}, {"product, shared", "#17a2a2"},
-    {"pack", "#a9cbe8"},    {"send", "#e8871e"},         {"reduce", "#4f9d4f"},       {"copy", "#9467bd"},
-    {"wait", "#c8c8c8"},    {"other", "#d15b5b"},
+    {"product", "#3b75af"}, {"product, sum", "#1f4e79"}, {"product, shared", "#17a2a2"},
+    {"pack", "#a9cbe8"},    {"send", "#e8871e"},         {"reduce", "#4f9d4f"},
+    {"copy", "#9467bd"},    {"wait", "#c8c8c8"},         {"other", "#d15b5b"},
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
