@@ -60,10 +60,8 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
         return;
     }
     place->stream = t->g->streams && twi_panels_lines(to.at, to.step, row_bytes);
-    if (place->stream)
-        return;
-    for (const char *line = to.at - (uintptr_t)to.at % TWI_OPS_LINE; line < to.at + row_bytes; line += TWI_OPS_LINE)
-        place->touch[place->n_touch++] = (twi_gemm_touch_t){.at = line, .step = to.step, .n = tile->rows, .write = 1};
+    if (!place->stream)
+        twi_rows_touch(place, to.at, to.step, tile->rows, row_bytes);
 }
 
 static void split_tile(void *user, const twi_gemm_tile_t *tile)

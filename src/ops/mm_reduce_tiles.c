@@ -274,9 +274,7 @@ static void place_result(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot,
         return;
     if (t->slot_results)
         twi_panel_touch(place, slot, tile->rows * row_bytes, 1);
-    const char *row = place->out, *end = row + row_bytes;
-    for (const char *line = row - (uintptr_t)row % TWI_OPS_LINE; line < end; line += TWI_OPS_LINE)
-        place->touch[place->n_touch++] = (twi_gemm_touch_t){.at = line, .step = y_step, .n = tile->rows, .write = 1};
+    twi_rows_touch(place, place->out, y_step, tile->rows, row_bytes);
 }
 
 /* A fused tile of 16-bit partials is summed by the epilogue itself; others pass through a scratch tile. */

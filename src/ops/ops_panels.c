@@ -19,6 +19,13 @@ void twi_panel_touch(twi_gemm_place_t *place, const void *block, int64_t bytes, 
             (twi_gemm_touch_t){.at = line, .step = TWI_OPS_LINE, .n = (int)n, .write = write};
 }
 
+void twi_rows_touch(twi_gemm_place_t *place, const char *at, int64_t step, int rows, int64_t row_bytes)
+{
+    for (const char *line = at - (uintptr_t)at % TWI_OPS_LINE; line < at + row_bytes; line += TWI_OPS_LINE)
+        if (place->n_touch < TWI_GEMM_TOUCH_MAX)
+            place->touch[place->n_touch++] = (twi_gemm_touch_t){.at = line, .step = step, .n = rows, .write = 1};
+}
+
 /* A block of at most mr rows of the panel at `col`: rows one after the other. */
 static void copy_block(const twi_panels_t *p, int64_t row, int64_t col, twi_copy_rows_fn copy)
 {

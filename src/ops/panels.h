@@ -20,6 +20,8 @@ bool twi_panels_lines(const void *at, int64_t step, int64_t row_bytes);
 
 /* Adds the lines of a contiguous block to a place. */
 void twi_panel_touch(twi_gemm_place_t *place, const void *block, int64_t bytes, int write);
+/* Adds the lines of rows of a row-major matrix, to be written: those at one place of every row are a range. */
+void twi_rows_touch(twi_gemm_place_t *place, const char *at, int64_t step, int rows, int64_t row_bytes);
 
 /* Rows of a strip on their way to a row-major matrix. */
 typedef struct twi_panels {
