@@ -9,7 +9,7 @@
  * count), so that the next call needs no reset. The owner stores them (release), peers load them (acquire):
  *     entered  the entry of the call is there, and its count lists in the slot of its first round
  *     sent     so many units of the slots can be read: partial results, or rows of the left matrix
- *     result   so many units of finished results can be read
+ *     result   so many units of finished results can be read; of gathers: so many strips are packed, for the deadlines
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
  *
  * A rank writes to its own window only, and peers read its slots; but for what it lends them in its entry: its y, to

@@ -55,7 +55,8 @@ typedef struct gather {
     _Atomic uint8_t **copied; /* [size][rounds of the source]; release, acquire */
     gather_strip_t *strips;   /* by queue: first those whose rows are ours, then those of rank+1, ... */
     int64_t n_strips;
-    int64_t *queue_first; /* [size + 1] strips of each queue */
+    _Atomic int64_t n_packed; /* strips, in a run */
+    int64_t *queue_first;     /* [size + 1] strips of each queue */
     twi_products_t products, shared;
 } gather_t;
 

@@ -189,10 +189,14 @@ static void run_shared(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *wo
     twi_shared_run(op, &state_of(op)->shared, item, worker);
 }
 
-/* A strip with rows of peers is in panels: it has been read, but for where copies were. */
+/*
+ * A strip with rows of peers is in panels: it has been read, but for where copies were. `result` counts all strips, as
+ * they come: who lends us rows waits until we have read them all, and has to see that we are at it.
+ */
 static void strip_packed(twi_op_t *op, int64_t number)
 {
-    const gather_t *g = state_of(op);
+    gather_t *g = state_of(op);
+    twi_units_finish(op, &op->result, atomic_fetch_add_explicit(&g->n_packed, 1, memory_order_relaxed), 1);
     if (number >= g->queue_first[1] && how_of(g) == GATHER_DIRECT)
         twi_reads_finish(op, 0);
 }
@@ -268,7 +272,9 @@ static tw_status_t create(twi_op_t *op, bool grouped)
     g->products = (twi_products_t){.plan = &op->plan, .pack = twi_gather_pack, .packed = strip_packed};
     TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
     TW_TRY(twi_shared_create(op, &g->shared));
-    TW_TRY(twi_units_create(&op->sent, &twi_board(op->transport, op->rank)->sent, n_shown(op, g)));
+    twi_ops_board_t *board = twi_board(op->transport, op->rank);
+    TW_TRY(twi_units_create(&op->sent, &board->sent, n_shown(op, g)));
+    TW_TRY(twi_units_create(&op->result, &board->result, g->n_strips));
     TW_TRY(make_queues(op, g));
     return twi_op_worker_memory(op);
 }
@@ -291,6 +297,7 @@ static void start(twi_op_t *op)
     for (int s = 0; s < op->size; s++)
         atomic_store_explicit(&copies_of(op, s)->n, 0, memory_order_relaxed);
     atomic_store_explicit(&g->how, GATHER_UNKNOWN, memory_order_relaxed);
+    atomic_store_explicit(&g->n_packed, 0, memory_order_relaxed);
     if (g->grouped)
         return;
     for (int s = 0; g->copies && s < op->size; s++)
