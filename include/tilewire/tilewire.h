@@ -715,7 +715,7 @@ TW_API void tw_op_release(tw_op_t *op);
 
 /** One thing that a worker did in an operator. */
 typedef struct tw_trace_record {
-    const char *what;  /**< "product" (also ", own", ", shared"), "send", "reduce", "copy", "pack", "wait": constants */
+    const char *what;  /**< "product" (also ", sum", ", shared"), "send", "reduce", "copy", "pack", "wait": constants */
     int32_t worker;    /**< 0..TILEWIRE_THREADS-1 */
     int32_t peer;      /**< whom it is for, or from whom; -1: nobody */
     int64_t row, rows; /**< of the product or matrix that it is about */
