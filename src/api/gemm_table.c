@@ -90,15 +90,16 @@ void *twi_api_table_at(const twi_api_table_t *table, const twi_api_scratch_t *sc
 
 void *twi_api_table_fill(const twi_api_table_t *table, const twi_api_scratch_t *scratch)
 {
-    if (!table->tensor)
+    void *const first = twi_api_table_at(table, scratch);
+    if (!first)
         return NULL;
     const int last = table->tensor->ndim - 1;
     const int64_t has = table->tensor->shape[last];
-    uint32_t *dst = (uint32_t *)(void *)(scratch->base + table->at);
+    uint32_t *dst = first;
     for (int64_t row = 0; row < table->rows && table->n > 0; row++, dst += table->n) {
         fill_row(table->tensor, twi_tensor_at(table->tensor, last, row), has, dst);
         for (int64_t i = has; i < table->n; i++) /* one for all columns */
             dst[i] = dst[0];
     }
-    return scratch->base + table->at;
+    return first;
 }
