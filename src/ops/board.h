@@ -14,9 +14,11 @@
  *
  * A rank writes to its own window only, and peers read its slots; but for what it lends them in its entry: its y, to
  * which peers write results of mm_all_reduce and gmm_alltoallv, after it has entered and before they say so by their
- * `result` or `sent`; or its rows of the left matrix, which peers read between its `sent` and their `taken`, for which the end of the call
- * waits. Both are touched between twi_engine_touch_begin and _end only. A slot holds one round of a call; its memory may be used again when every rank's
- * `taken` has passed that round (ops_slots.c):
+ * `result` or `sent`; or its rows of the left matrix, which peers read between its `sent` and their `taken`, for which
+ * the end of the call waits. Both are touched between twi_engine_touch_begin and _end only.
+ *
+ * A slot holds one round of a call; its memory may be used again when every rank's `taken` has passed that round
+ * (ops_slots.c):
  *     owner: loads taken of all ranks (acquire), writes the slot and its place, stores sent or result (release)
  *     peer:  loads sent or result (acquire), reads place and slot, stores taken (release)
  * Checked by tests/model/ops.pml.

@@ -184,7 +184,7 @@ static void choose(twi_op_t *op, gather_t *g)
         .size = op->size,
         .wish = op->problem.rounds,
     };
-    /* How strips are cut is this rank's own affair: ranks need not decide alike. */
+    /* For explanations: rows are packed as they come, whatever it says. */
     g->schedule = twi_model_choose(&args);
     g->schedule.rounds = g->shown[op->rank].rounds;
 }

@@ -74,7 +74,7 @@ typedef struct gmm_tiles {
     int turn;           /* of the worker's tiles: one may be asked for before the last one is through */
 } gmm_tiles_t;
 
-/* What ranks lend us, our own y too, to worker->others; who has given up lends nothing. After twi_engine_touch_begin. */
+/* What ranks lend us, our own y too, to worker->others. After twi_engine_touch_begin: who gave up lends nothing. */
 void twi_gmm_find_lent(const twi_op_t *op, const twi_op_worker_t *worker);
 twi_gemm_hook_t twi_gmm_tiles_hook(gmm_tiles_t *tiles);
 

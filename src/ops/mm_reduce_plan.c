@@ -8,6 +8,7 @@
 enum {
     PIECE_ITEMS = 128 << 10,    /* about that many elements in a piece, */
     PIECES_MAX = 16,            /* but no more pieces than that in a strip */
+    STRIPS_MOST = 1 << 20,      /* in all rounds, about; so that their pieces can be counted */
     EVERYTHING_BYTES = 1 << 20, /* of all partials: up to here every rank sums all rows, which saves a leg */
 };
 
@@ -38,15 +39,14 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
     r->gathers = r->gathers && !r->everything;
 }
 
-/*
- * Rows of a strip. Fused, strips of all owners make up a batch, so that own rows are a part of every batch.
- */
+/* Rows of a strip. Fused, strips of all owners make up a batch, so that own rows are a part of every batch. */
 static int64_t strip_rows(const twi_op_t *op, const mm_reduce_t *r)
 {
     const int64_t mr = op->plan.kernel->mr, fair = TWI_STRIP_ROWS / op->size / mr * mr;
-    if (!r->schedule.fused)
+    const int64_t least = twi_round_up(twi_ceil_div(op->problem.product.m * r->schedule.rounds, STRIPS_MOST), mr);
+    if (!r->schedule.fused || least > TWI_STRIP_ROWS)
         return TWI_STRIP_ROWS;
-    return fair > mr ? fair : mr;
+    return fair > least ? fair : least > 0 ? least : mr;
 }
 
 static void cut_columns(twi_op_t *op, mm_reduce_t *r)

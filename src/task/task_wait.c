@@ -180,8 +180,9 @@ static bool is_busy(const twi_engine_t *e, int rank)
 
 /*
  * After giving up (our health says so): waits until no peer works on chunks or for an operator any more, because
- * that may be in buffers of ours. A peer that is dead works on nothing; one that is stopped is given up
- * after DRAIN_NS, and the caller must keep its buffers until the communicator is destroyed on all ranks.
+ * that may be in buffers of ours. A peer that is dead works on nothing; one that is stopped, or long at one piece of
+ * work, is given up after DRAIN_NS, and the caller must keep its buffers until the communicator is destroyed on all
+ * ranks.
  */
 void twi_engine_drain(twi_engine_t *e)
 {

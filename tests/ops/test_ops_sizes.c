@@ -130,6 +130,8 @@ static const sizes_t sizes[] = {
     {OP_MM_REDUCE_SCATTER, K2(17), 8, K2(16), FITS},
     {OP_MM_REDUCE_SCATTER, K2(17), K2(16), 8, FITS},
     {OP_MM_REDUCE_SCATTER, 64, K2(17), K2(16), FITS},
+    {OP_MM_REDUCE_SCATTER, K2(20), 8, K2(16), FITS}, /* more strips than can be counted, if they were all low */
+    {OP_MM_ALL_REDUCE, K2(20), 8, K2(16), FITS},
     {OP_MM_ALL_REDUCE, K2(17), 8, K2(16), FITS},
     {OP_MM_ALL_REDUCE, K2(17), K2(16), 8, FITS},
     {OP_MM_ALL_REDUCE, 64, K2(17), K2(16), FITS},
