@@ -23,8 +23,9 @@ typedef void (*twi_team_fn)(void *arg, int worker, int n_workers);
  * the calling thread's affinity mask divided by `local_ranks`, at least 1. local_ranks counts the ranks
  * that share this mask, and is 1 where each has a mask of its own. If so, and if the mask has at least
  * as many CPUs as there are workers, each worker but the caller is bound to one of its own, and moves
- * aside when the caller is found there; otherwise workers inherit the mask. One worker needs no threads at all. Workers take no signals but those of
- * their own faults. TW_ERR_SYSTEM or TW_ERR_NO_MEMORY when the threads cannot be had; none is left then.
+ * aside when the caller is found there; otherwise workers inherit the mask. One worker needs no threads at all.
+ * Workers take no signals but those of their own faults. TW_ERR_SYSTEM or TW_ERR_NO_MEMORY when the threads cannot be
+ * had; none is left then.
  */
 tw_status_t twi_team_create(int threads, int local_ranks, twi_team_t **team_out);
 
