@@ -34,12 +34,10 @@ int64_t twi_gather_units(const gather_rows_t *shown, int64_t row)
 void twi_gather_lend(twi_op_t *op, const gather_t *g)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
-    const int64_t step = product->lda * twi_gemm_kind_bytes(product->kind), n = g->shown[op->rank].n;
-    if (op->size == 1 || n == 0 || g->row_bytes == 0 || g->shown[op->rank].rounds > 1)
-        return;
-    op->entry.lent = twi_transport_place(op->transport, product->a, (size_t)((n - 1) * step + g->row_bytes));
-    op->entry.lent_step = step;
-    op->lends_rows = op->entry.lent != 0;
+    const gather_rows_t *own = &g->shown[op->rank];
+    if (own->rounds == 1)
+        op->lends_rows =
+            twi_entry_lend(op, product->a, own->n, g->row_bytes, product->lda * twi_gemm_kind_bytes(product->kind));
 }
 
 static const twi_call_entry_t *entry_of(const twi_op_t *op, int source)
@@ -88,13 +86,9 @@ static const char *row_now(const twi_op_t *op, const gather_t *g, int source, in
         *step_out = product->lda * twi_gemm_kind_bytes(product->kind);
         return (const char *)product->a + row * *step_out;
     }
-    const twi_call_entry_t *entry = twi_entry_of(op, source);
-    if (entry->lent == 0) {
-        *step_out = g->row_bytes;
-        return twi_gather_row(op, g, source, row);
-    }
-    *step_out = entry->lent_step;
-    return (const char *)twi_transport_at(op->transport, source, entry->lent - 1) + row * *step_out;
+    const twi_gemm_also_t lent = twi_entry_lent(op, source);
+    *step_out = lent.at ? lent.step : g->row_bytes;
+    return lent.at ? lent.at + row * lent.step : twi_gather_row(op, g, source, row);
 }
 
 void twi_gather_copy_rows(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t rows, int64_t bytes)
@@ -152,28 +146,21 @@ typedef struct packing {
     int64_t wanted; /* rows */
 } packing_t;
 
-/* Where rows of a source come from: its slot, our own matrix, or the copy. */
-static const char *source_of(const packing_t *p, int source, int64_t row, int64_t to, int64_t *step_out)
-{
-    const gather_t *g = p->g;
-    if (source != p->op->rank && atomic_load_explicit(&g->how, memory_order_acquire) == GATHER_COPIED) {
-        *step_out = g->copy_ld * twi_gemm_kind_bytes(p->op->problem.product.kind);
-        return g->copy + to * *step_out;
-    }
-    return row_now(p->op, g, source, row, step_out);
-}
-
+/* Rows of a source, from the copy if they had to be copied, otherwise from where they are. */
 static void put_together(void *arg, int source, int64_t row, int64_t to, int64_t rows)
 {
     packing_t *p = arg;
-    const bool copied =
-        source != p->op->rank && atomic_load_explicit(&p->g->how, memory_order_acquire) == GATHER_COPIED;
+    gather_t *g = p->g;
+    const char *from;
     int64_t step;
-    const char *from = source_of(p, source, row, to, &step);
-    if (!copied)
+    if (source != p->op->rank && atomic_load_explicit(&g->how, memory_order_acquire) == GATHER_COPIED) {
+        step = g->copy_ld * twi_gemm_kind_bytes(p->op->problem.product.kind);
+        from = g->copy + to * step;
+    } else {
         check_lender(p->op, source);
-    if (!copied)
-        copy_tokens(p->op, p->g, source, row, to, rows);
+        from = row_now(p->op, g, source, row, &step);
+        copy_tokens(p->op, g, source, row, to, rows);
+    }
     if (rows == p->wanted && !p->op->problem.rows_out) {
         p->only = from;
         p->only_step = step;
@@ -181,7 +168,7 @@ static void put_together(void *arg, int source, int64_t row, int64_t to, int64_t
     }
     char *dst = p->rows + (to - p->first) * p->step;
     if (dst != from)
-        twi_gather_copy_rows(dst, p->step, from, step, rows, p->g->row_bytes);
+        twi_gather_copy_rows(dst, p->step, from, step, rows, g->row_bytes);
 }
 
 void twi_gather_pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int rows, void *dst,

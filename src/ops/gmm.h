@@ -64,7 +64,6 @@ int64_t twi_gmm_expert_rows(const twi_op_t *op, const int64_t *send, int64_t e, 
 
 /* The tiles of a strip, as one worker sees them. */
 typedef struct gmm_tiles {
-    const twi_op_t *op;
     const gmm_t *g;
     twi_op_worker_t *worker;
     const gmm_strip_t *strip;

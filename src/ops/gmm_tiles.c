@@ -15,13 +15,12 @@ void twi_gmm_find_lent(const twi_op_t *op, const twi_op_worker_t *worker)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
     for (int d = 0; d < op->size; d++) {
-        const twi_call_entry_t *entry = twi_entry_of(op, d);
         twi_gemm_also_t *to = &worker->others[d];
         *to = (twi_gemm_also_t){.at = NULL};
         if (d == op->rank)
             *to = (twi_gemm_also_t){product->c, product->ldc * (int64_t)twi_dtype_bytes(product->epilogue.out_type)};
-        else if (entry->lent && twi_transport_health(op->transport, d) == TWI_HEALTH_OK)
-            *to = (twi_gemm_also_t){(char *)twi_transport_at(op->transport, d, entry->lent - 1), entry->lent_step};
+        else if (twi_transport_health(op->transport, d) == TWI_HEALTH_OK)
+            *to = twi_entry_lent(op, d);
     }
 }
 

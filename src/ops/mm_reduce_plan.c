@@ -43,10 +43,10 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
 static int64_t strip_rows(const twi_op_t *op, const mm_reduce_t *r)
 {
     const int64_t mr = op->plan.kernel->mr, fair = TWI_STRIP_ROWS / op->size / mr * mr;
-    const int64_t least = twi_round_up(twi_ceil_div(op->problem.product.m * r->schedule.rounds, STRIPS_MOST), mr);
+    const int64_t least = twi_round_up(op->problem.product.m * r->schedule.rounds / STRIPS_MOST + 1, mr);
     if (!r->schedule.fused || least > TWI_STRIP_ROWS)
         return TWI_STRIP_ROWS;
-    return fair > least ? fair : least > 0 ? least : mr;
+    return fair > least ? fair : least;
 }
 
 static void cut_columns(twi_op_t *op, mm_reduce_t *r)

@@ -86,16 +86,15 @@ static void find_others(mm_tiles_t *t)
     t->others_lines = true;
     t->slot_results = false;
     for (int p = 0; t->r->gathers && p < op->size; p++) {
-        const twi_call_entry_t *entry = twi_entry_of(op, p);
         if (p == op->rank)
             continue;
-        if (entry->lent == 0)
+        const twi_gemm_also_t y = twi_entry_lent(op, p);
+        if (!y.at)
             t->slot_results = true;
-        if (entry->lent == 0 || twi_transport_health(op->transport, p) != TWI_HEALTH_OK)
+        if (!y.at || twi_transport_health(op->transport, p) != TWI_HEALTH_OK)
             continue;
-        char *y = (char *)twi_transport_at(op->transport, p, entry->lent - 1);
-        t->worker->others[t->n_others++] = (twi_gemm_also_t){.at = y, .step = entry->lent_step};
-        t->others_lines = t->others_lines && twi_panels_lines(y, entry->lent_step, 0);
+        t->worker->others[t->n_others++] = y;
+        t->others_lines = t->others_lines && twi_panels_lines(y.at, y.step, 0);
     }
 }
 

@@ -118,7 +118,6 @@ static void run_sent(twi_op_t *op, gmm_t *g, const gmm_strip_t *strip, int64_t n
                      twi_op_worker_t *worker)
 {
     gmm_tiles_t tiles = {
-        .op = op,
         .g = g,
         .worker = worker,
         .strip = strip,
@@ -188,18 +187,6 @@ static tw_status_t make_queues(twi_op_t *op, gmm_t *g)
 
 /* ---- The operator ------------------------------------------------------------------------------ */
 
-/* If y is in our window, senders write there. */
-static void lend_y(twi_op_t *op, gmm_t *g, int64_t y_rows)
-{
-    const twi_gemm_problem_t *product = &op->problem.product;
-    const int64_t item_bytes = (int64_t)twi_dtype_bytes(product->epilogue.out_type), step = product->ldc * item_bytes;
-    if (op->size == 1 || y_rows == 0 || product->n == 0)
-        return;
-    op->entry.lent = twi_transport_place(op->transport, product->c, (size_t)((y_rows - 1) * step + g->row_bytes));
-    op->entry.lent_step = step;
-    g->lends = op->entry.lent != 0;
-}
-
 static void choose(twi_op_t *op, gmm_t *g)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
@@ -248,7 +235,8 @@ static tw_status_t create(twi_op_t *op)
     const int64_t rows = product->m > y_rows ? product->m : y_rows;
     g->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, rows, product->epilogue.out_type);
     g->copy_rows = twi_copy_rows_select(g->streams);
-    lend_y(op, g, y_rows);
+    g->lends = twi_entry_lend(op, product->c, y_rows, g->row_bytes,
+                              product->ldc * (int64_t)twi_dtype_bytes(product->epilogue.out_type));
     TW_TRY(twi_shared_create(op, &g->shared));
     TW_TRY(twi_units_create(&op->sent, &twi_board(op->transport, op->rank)->sent, op->size > 1 ? g->n_strips : 0));
     TW_TRY(make_queues(op, g));

@@ -196,16 +196,12 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
  * If y is in our window, the owner of results may write there: with two ranks. With more of them it would store every
  * line to all of them at once, which is slower than that they come for it.
  */
-static void offer_y(twi_op_t *op, mm_reduce_t *r)
+static void lend_y(twi_op_t *op, mm_reduce_t *r)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
-    const int64_t step = product->ldc * r->out_bytes;
-    if (!r->gathers || op->size > 2 || op->problem.wire == TW_WIRE_INT8 || product->m == 0)
-        return;
-    op->entry.lent =
-        twi_transport_place(op->transport, product->c, (size_t)((product->m - 1) * step + product->n * r->out_bytes));
-    op->entry.lent_step = step;
-    r->pushed = op->entry.lent != 0;
+    const int64_t bytes = r->out_bytes;
+    if (r->gathers && op->size == 2 && op->problem.wire != TW_WIRE_INT8)
+        r->pushed = twi_entry_lend(op, product->c, product->m, product->n * bytes, product->ldc * bytes);
 }
 
 static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
@@ -233,7 +229,7 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     TW_TRY(twi_mm_reduce_plan(op, r, owner_rows));
     r->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, product->m, r->out_type);
     r->copy_rows = twi_copy_rows_select(r->streams);
-    offer_y(op, r);
+    lend_y(op, r);
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
     TW_TRY(twi_units_create(&op->sent, &board->sent, op->n_rounds * r->n_sends));
     TW_TRY(twi_units_create(&op->result, &board->result, twi_mm_all_pieces(op, r, r->shares[op->rank].n)));

@@ -47,6 +47,22 @@ void twi_entry_fill(twi_op_t *op, int64_t m)
     op->entry.hash = hash_of(&op->entry);
 }
 
+bool twi_entry_lend(twi_op_t *op, const void *matrix, int64_t rows, int64_t row_bytes, int64_t step)
+{
+    if (op->size == 1 || rows == 0 || row_bytes == 0)
+        return false;
+    op->entry.lent = twi_transport_place(op->transport, matrix, (size_t)((rows - 1) * step + row_bytes));
+    op->entry.lent_step = step;
+    return op->entry.lent != 0;
+}
+
+twi_gemm_also_t twi_entry_lent(const twi_op_t *op, int rank)
+{
+    const twi_call_entry_t *entry = twi_entry_of(op, rank);
+    char *at = entry->lent ? (char *)twi_transport_at(op->transport, rank, entry->lent - 1) : NULL;
+    return (twi_gemm_also_t){.at = at, .step = entry->lent_step};
+}
+
 void twi_entry_publish(twi_op_t *op)
 {
     twi_ops_board_t *board = twi_board(op->transport, op->rank);

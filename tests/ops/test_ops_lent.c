@@ -6,11 +6,9 @@
  * ended; rows of one that has given up are not used.
  */
 #define _GNU_SOURCE
-#include "ops/ops_sample.h"
+#include "ops/ops_window.h"
 
 static const uint64_t default_seed = 0x6f70736c656e7431u;
-
-enum { WINDOW_BYTES = 1 << 20, FILLING = 0x5a };
 
 /* Who has its rows in the window: a bit for each rank. */
 static const unsigned in_window[] = {0xffu, 0x55u, 0xfeu};
@@ -20,16 +18,11 @@ typedef struct setting {
     const char *workers;
 } setting_t;
 
-static size_t bytes_of(const mm_rows_t *it)
-{
-    return it->rows > 0 ? (size_t)((it->rows - 1) * it->ld + it->columns) * it->item : 0;
-}
-
 /* Rows of the call in the window; `tensor` shows them. */
 static void move_rows(op_call_t *call, char *window, tw_tensor_t *tensor)
 {
     const mm_rows_t *x = &call->x1;
-    const size_t bytes = bytes_of(x);
+    const size_t bytes = x->rows > 0 ? (size_t)((x->rows - 1) * x->ld + x->columns) * x->item : 0;
     CHECK(bytes <= WINDOW_BYTES);
     memcpy(window, x->room.data, bytes);
     *tensor = x->view.tensor;
@@ -38,22 +31,6 @@ static void move_rows(op_call_t *call, char *window, tw_tensor_t *tensor)
         call->args.all_gather.x1 = tensor;
     else
         call->args.dispatch.gmm_x = tensor;
-}
-
-/* A call with its result in the window; then it is where the check looks for it, and nothing else is written. */
-static void run_to_window(tw_comm_t *comm, op_call_t *call, char *window)
-{
-    const mm_rows_t *y = &call->out[OP_Y];
-    tw_tensor_t tensor = y->view.tensor;
-    const size_t bytes = bytes_of(y);
-    CHECK(bytes < WINDOW_BYTES);
-    memcpy(window, y->room.data, bytes);
-    tensor.data = window;
-    call->args.combine.y = &tensor;
-    CHECK_OK(op_call_run(call, comm));
-    memcpy(y->room.data, window, bytes);
-    for (size_t i = bytes; i < WINDOW_BYTES; i++)
-        CHECK_EQ(window[i], FILLING);
 }
 
 static void try_case(tw_comm_t *comm, const op_case_t *c, char *window)
@@ -66,13 +43,13 @@ static void try_case(tw_comm_t *comm, const op_case_t *c, char *window)
         op_call_open(&call, c, tw_comm_rank(comm));
         const bool lends = in_window[who] >> tw_comm_rank(comm) & 1;
         if (lends && c->kind == OP_GMM_ALLTOALLV) {
-            run_to_window(comm, &call, window);
+            window_run(comm, &call, window, who == 2 ? 6 : 0);
         } else {
             if (lends)
                 move_rows(&call, window, &tensor);
             CHECK_OK(op_call_run(&call, comm));
         }
-        memset(window, FILLING, WINDOW_BYTES);
+        memset(window, WINDOW_FILLING, WINDOW_BYTES);
         op_check(&call, &wanted);
         op_call_close(&call);
     }
@@ -87,7 +64,6 @@ static void lent_body(tw_comm_t *comm, void *arg)
     void *window;
     (void)arg;
     CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
-    memset(window, FILLING, WINDOW_BYTES);
     for (int way = 0; way < 9 * OP_LARGE_WAYS; way++) {
         static const op_kind_t kinds[] = {OP_ALL_GATHER_MM, OP_ALLTOALLV_GMM, OP_GMM_ALLTOALLV};
         const op_kind_t kind = kinds[way % 3];
@@ -155,7 +131,7 @@ static void give_up_body(tw_comm_t *comm, void *arg)
         for (int i = 0; i < 200; i++)
             CHECK_EQ(tw_op_test(op), TW_IN_PROGRESS);
         tw_op_release(op); /* while it runs: the communicator is lost */
-        memset(window, FILLING, WINDOW_BYTES);
+        memset(window, WINDOW_FILLING, WINDOW_BYTES);
     }
     ranks_barrier();
     if (tw_comm_rank(comm) == 0)

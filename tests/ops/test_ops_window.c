@@ -6,11 +6,9 @@
  * it was, and so does y once its rank has given up.
  */
 #define _GNU_SOURCE
-#include "ops/ops_sample.h"
+#include "ops/ops_window.h"
 
 static const uint64_t default_seed = 0x6f707377696e6431u;
-
-enum { WINDOW_BYTES = 2 << 20, FILLING = 0x5a };
 
 /* Who has y in the window: a bit for each rank. */
 static const unsigned in_window[] = {0xffu, 0x00u, 0x55u, 0xfeu};
@@ -21,45 +19,6 @@ typedef struct setting {
     const char *workers, *stream_bytes;
 } setting_t;
 
-/* Bytes from..to-1 have kept their filling. */
-static void check_filling(const char *window, size_t from, size_t to)
-{
-    if (from < to && window[from] == FILLING && memcmp(window + from, window + from + 1, to - from - 1) == 0)
-        return;
-    for (size_t i = from; i < to; i++)
-        if (window[i] != FILLING)
-            test_fail(__FILE__, __LINE__, "byte %zu of the window is written, and is not of y", i);
-}
-
-/* What is not y has kept its filling. */
-static void check_rest(const char *window, const mm_rows_t *y, const char *from)
-{
-    size_t end = 0; /* of the row before */
-    for (int64_t i = 0; i < y->rows; i++) {
-        const size_t row = (size_t)(from - window) + (size_t)(i * y->ld) * y->item;
-        check_filling(window, end, row);
-        end = row + (size_t)y->columns * y->item;
-    }
-    check_filling(window, end, WINDOW_BYTES);
-}
-
-/* A call with y in the window, `skip` bytes from its first line; then y is where the check looks for it. */
-static void run_in_window(tw_comm_t *comm, op_call_t *call, char *window, size_t skip)
-{
-    mm_rows_t *y = &call->out[OP_Y];
-    tw_tensor_t tensor = y->view.tensor;
-    char *from = window + 64 + skip;
-    CHECK((size_t)(y->rows * y->ld) * y->item + 128 <= WINDOW_BYTES);
-    memset(window, FILLING, WINDOW_BYTES);
-    tensor.data = from;
-    call->args.all_reduce.y = &tensor;
-    CHECK_OK(op_call_run(call, comm));
-    check_rest(window, y, from);
-    for (int64_t i = 0; i < y->rows; i++)
-        memcpy(y->room.data + (size_t)(i * y->ld) * y->item, from + (size_t)(i * y->ld) * y->item,
-               (size_t)y->columns * y->item);
-}
-
 static void try_case(tw_comm_t *comm, const op_case_t *c, char *window)
 {
     op_wanted_t wanted;
@@ -68,7 +27,7 @@ static void try_case(tw_comm_t *comm, const op_case_t *c, char *window)
         op_call_t call;
         op_call_open(&call, c, tw_comm_rank(comm));
         if (in_window[who] >> tw_comm_rank(comm) & 1)
-            run_in_window(comm, &call, window, who == 3 ? 6 : 0);
+            window_run(comm, &call, window, who == 3 ? 6 : 0);
         else
             CHECK_OK(op_call_run(&call, comm));
         op_check(&call, &wanted);
@@ -164,14 +123,14 @@ static void give_up_body(tw_comm_t *comm, void *arg)
     call.args.all_reduce.y = &tensor;
     if (tw_comm_rank(comm) == 1) {
         begin_and_give_up(&call, comm, arg != NULL);
-        memset(window, FILLING, WINDOW_BYTES);
+        memset(window, WINDOW_FILLING, WINDOW_BYTES);
     }
     ranks_barrier();
     if (tw_comm_rank(comm) == 0)
         CHECK(op_call_run(&call, comm) != TW_OK);
     ranks_barrier();
     for (size_t i = 0; tw_comm_rank(comm) == 1 && i < WINDOW_BYTES; i++)
-        CHECK_EQ(((const char *)window)[i], FILLING);
+        CHECK_EQ(((const char *)window)[i], WINDOW_FILLING);
     op_call_close(&call);
 }
 
