@@ -96,6 +96,11 @@ foreach(name test_ops_stream model_ops_stream)
     endif()
 endforeach()
 
+# Of the command, with a main of its own.
+target_sources(test_trace_svg PRIVATE $<FILTER:$<TARGET_OBJECTS:tilewire_command>,EXCLUDE,/main\\.c>)
+target_link_libraries(test_trace_svg PRIVATE m ${CMAKE_DL_LIBS})
+target_include_directories(test_trace_svg BEFORE PRIVATE ${PROJECT_SOURCE_DIR})
+
 file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
 foreach(source ${fuzz_sources})
     get_filename_component(target ${source} NAME_WE)

@@ -30,6 +30,7 @@ typedef struct span {
     int kind;
     double from, to; /* pixels; to < from: nothing */
     uint32_t n;
+    uint32_t of_kind[KINDS]; /* of these n */
     const fused_event_t *first;
 } span_t;
 
@@ -119,6 +120,17 @@ static void print_labels(FILE *out, const trace_t *trace)
 
 /* ---- Events ------------------------------------------------------------------------------------ */
 
+/* One event under its own name, several as "3 product, 2 send": none is left out, however short it was. */
+static void print_names(FILE *out, const span_t *span)
+{
+    if (span->n == 1)
+        (void)fprintf(out, "%s, ", span->first->what);
+    for (int kind = 0; span->n > 1 && kind < KINDS; kind++) {
+        if (span->of_kind[kind] > 0)
+            (void)fprintf(out, "%u %s, ", span->of_kind[kind], kinds[kind].what);
+    }
+}
+
 static void print_span(FILE *out, const trace_t *trace, int rank, const span_t *span)
 {
     const fused_event_t *first = span->first;
@@ -128,11 +140,9 @@ static void print_span(FILE *out, const trace_t *trace, int rank, const span_t *
     (void)fprintf(out, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"%s><title>", span->from,
                   lane_top(trace, rank, first->worker), width > smallest ? width : smallest, LANE,
                   kinds[span->kind].colour, width > 4 ? " stroke=\"white\" stroke-width=\"0.6\"" : "");
-    (void)fprintf(out, "%s, rank %d, from %.1f us", first->what, rank,
-                  (double)(first->begin_ns - trace->begin_ns) * 1e-3);
-    if (span->n > 1)
-        (void)fprintf(out, ", %u events", span->n);
-    else
+    print_names(out, span);
+    (void)fprintf(out, "rank %d, from %.1f us", rank, (double)(first->begin_ns - trace->begin_ns) * 1e-3);
+    if (span->n == 1)
         (void)fprintf(out, " to %.1f us, rows %lld+%lld, columns %lld+%lld",
                       (double)(first->end_ns - trace->begin_ns) * 1e-3, (long long)first->row, (long long)first->rows,
                       (long long)first->col, (long long)first->cols);
@@ -166,10 +176,12 @@ static void print_events(FILE *out, const trace_t *trace, int rank, const fused_
             span.kind = to - from > span.to - span.from ? kind : span.kind;
             span.to = fmax(span.to, to);
             span.n++;
+            span.of_kind[kind]++;
             continue;
         }
         print_span(out, trace, rank, &span);
         span = (span_t){.kind = kind, .from = from, .to = to, .n = 1, .first = event};
+        span.of_kind[kind] = 1;
     }
     print_span(out, trace, rank, &span);
 }

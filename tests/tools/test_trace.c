@@ -57,9 +57,22 @@ static void check_json(int ranks)
     free(text);
 }
 
-static void check_svg(const char *title, int ranks)
+/* The text between <title> and </title> names the kinds of work in a rectangle and the rank. How many there are
+ * in one depends on how long the call took: short ones are drawn together. */
+static bool has_product(const char *text, int rank)
 {
     char word[32];
+    (void)snprintf(word, sizeof word, "rank %d, from ", rank);
+    for (const char *at = strstr(text, "<title>"); at != NULL; at = strstr(at + 1, "<title>")) {
+        const char *end = strstr(at, "</title>"), *product = strstr(at, "product"), *of = strstr(at, word);
+        if (end != NULL && product != NULL && product < end && of != NULL && of < end)
+            return true;
+    }
+    return false;
+}
+
+static void check_svg(const char *title, int ranks)
+{
     char *text = read_file("trace.svg");
     CHECK(strncmp(text, "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 40) == 0);
     CHECK(strlen(text) > 7 && strcmp(text + strlen(text) - 7, "</svg>\n") == 0);
@@ -69,10 +82,8 @@ static void check_svg(const char *title, int ranks)
     CHECK_EQ(count(text, "<title>"), count(text, "</title></rect>"));
     CHECK_EQ(count(text, "<rect"), count(text, "/>") + count(text, "</rect>") - count(text, "<line"));
     CHECK(count(text, "nan") == 0 && count(text, "inf") == 0 && count(text, "width=\"-") == 0);
-    for (int rank = 0; rank < ranks; rank++) {
-        (void)snprintf(word, sizeof word, "product, rank %d", rank);
-        CHECK_CONTAINS(text, word);
-    }
+    for (int rank = 0; rank < ranks; rank++)
+        CHECK(has_product(text, rank));
     free(text);
 }
 
