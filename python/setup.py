@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pyproject.toml cannot say: the wheel carries the C library, so it belongs to one platform.
+"""What pyproject.toml cannot say: the wheel carries the C library and an extension, so it belongs to one platform.
 
-The library is the file that TILEWIRE_LIBRARY names, or else built here with CMake, for libc alone.
+The library is the file that TILEWIRE_LIBRARY names, or else built here with CMake, for libc alone. The extension
+makes calls short; it is left out where it cannot be compiled (no headers of Python).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from setuptools import Distribution, setup
+from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
@@ -52,18 +53,22 @@ class BuildPackage(build_py):
         shutil.copytree(_HERE / "compat", package / "_compat", ignore=shutil.ignore_patterns("__pycache__"))
 
 
-class PlatformWheel(bdist_wheel):
-    """A wheel for any Python 3 of this platform: the library does not know Python."""
+class StableWheel(bdist_wheel):
+    """A wheel for any Python from 3.10 on of this platform."""
 
     def get_tag(self) -> "tuple[str, str, str]":
-        return "py3", "none", super().get_tag()[2]
+        return "cp310", "abi3", super().get_tag()[2]
 
 
-class PlatformDistribution(Distribution):
-    """Files that belong to a platform."""
+_calls = Extension(
+    "tilewire._calls",
+    [f"calls/{name}.c" for name in ("module", "operands", "run", "table")],
+    include_dirs=[str(_HERE.parent / "include")],
+    define_macros=[("Py_LIMITED_API", "0x030A0000")],
+    extra_compile_args=["-std=c11", "-O2"],
+    depends=["calls/calls.h"],
+    py_limited_api=True,
+    optional=True,
+)
 
-    def has_ext_modules(self) -> bool:
-        return True
-
-
-setup(distclass=PlatformDistribution, cmdclass={"build_py": BuildPackage, "bdist_wheel": PlatformWheel})
+setup(ext_modules=[_calls], cmdclass={"build_py": BuildPackage, "bdist_wheel": StableWheel})

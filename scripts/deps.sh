@@ -18,6 +18,7 @@ want() {
 }
 
 has() { command -v "$1"; }
+has_python_headers() { [ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; }
 has_fuzzer() { compgen -G "$(clang -print-resource-dir)/lib/*/libclang_rt.fuzzer*.a"; }
 
 look() {
@@ -38,6 +39,7 @@ look() {
     want optional openmpi-bin has mpirun
     want optional libopenmpi-dev has mpicc
     want optional python3-venv python3 -c "import ensurepip, venv"
+    want optional python3-dev has_python_headers
 }
 
 look

@@ -23,7 +23,6 @@ def run(command: list[str], *, record: Path | None = None, timeout: float = 180,
         record.mkdir(parents=True, exist_ok=True)
         base["NPU_TEST_RECORD"] = str(record)
         base["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_RECORDER), base.get("PYTHONPATH")]))
-    base["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(npu.__file__).parent.parent), base.get("PYTHONPATH")]))
     process = subprocess.Popen([sys.executable, "-W", "ignore", "-m", "tilewire.npu", *command], env=base, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:

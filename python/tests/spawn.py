@@ -11,16 +11,12 @@ import atexit
 import datetime
 import os
 import queue
-import sys
 import tempfile
 import time
 import traceback
-from pathlib import Path
 from typing import Any, Callable
 
 import torch.multiprocessing as mp
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 DEADLINE_S = 120.0
 GROUP_S = 60.0

@@ -8,13 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import spawn
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def _x(*shape: int) -> torch.Tensor:
@@ -114,7 +112,7 @@ def test_without_a_process_group() -> None:
     with pytest.raises(RuntimeError, match="torch.distributed is not initialised"):
         tilewire.mm_all_reduce(_x(1, 1), _x(1, 1))
     with pytest.raises(RuntimeError, match="libtilewire.so was not found"):
-        environment = {**os.environ, "TILEWIRE_LIBRARY": "/nowhere/libtilewire.so", "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "TILEWIRE_LIBRARY": "/nowhere/libtilewire.so"}
         command = [sys.executable, "-c", "import tilewire"]
         done = subprocess.run(command, env=environment, capture_output=True, timeout=60)
         raise RuntimeError(done.stderr.decode())
@@ -159,9 +157,8 @@ except RuntimeError as error:
 
 
 def _script(text: str, *args: str) -> subprocess.Popen:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", text, *args], env=environment, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen([sys.executable, "-c", text, *args], stdout=pipe, stderr=pipe, text=True)
 
 
 def test_a_rank_that_raises(tmp_path) -> None:

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 import spawn
 
-_PYTHON = Path(__file__).resolve().parent.parent
-_EXAMPLES = _PYTHON.parent / "examples"
+_EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 _SECONDS = 100
 
 
 def _torchrun(ranks: int, *command: str) -> "tuple[int, str]":
     """Exit status and output of an example."""
-    env = {**os.environ, "PYTHONPATH": str(_PYTHON), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     full = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     full += [str(_EXAMPLES / command[0]), *command[1:]]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}

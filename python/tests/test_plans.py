@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
-from ctypes import c_void_p
+from ctypes import CFUNCTYPE, c_int, c_void_p
 from typing import Any, Callable
 
 import pytest
 import spawn  # noqa: F401
 import tilewire
 import torch
-from tilewire import raw, weights
+from tilewire import _plan, raw, weights
 from tilewire._lib import lib
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -47,6 +50,7 @@ CALLS: "dict[str, Callable[..., torch.Tensor]]" = {
     "tw_alltoallv_gmm": _experts("alltoallv_gmm"),
 }
 each = pytest.mark.parametrize("name", CALLS)
+planned = pytest.mark.skipif(not _plan.AVAILABLE and os.environ.get("TILEWIRE_PLANS") == "0", reason="TILEWIRE_PLANS=0")
 _X2, _WEIGHT = 2, 3  # places in the argument structs of all five
 
 
@@ -71,7 +75,8 @@ class _Spy:
             self.packings += 1
             return pack(*args)
 
-        monkeypatch.setattr(lib, name, spied)
+        self.function = CFUNCTYPE(c_int, c_void_p, c_void_p)(spied)
+        monkeypatch.setattr(lib, name, self.function)
         monkeypatch.setattr(lib, "tw_weight_pack", packing)
 
 
@@ -284,3 +289,93 @@ def test_weights_that_are_gone_are_not_mistaken(comm: tilewire.Communicator) -> 
         assert torch.equal(tilewire.mm_all_reduce(x, packed, comm), _want(x, w))
         del packed
         gc.collect()
+
+
+def test_plans_can_be_had() -> None:
+    """The extension is left out where there are no headers of Python; then calls are right, but not short."""
+    if not _plan.AVAILABLE and os.environ.get("CI") != "true":
+        pytest.skip("the extension tilewire._calls was not built, or TILEWIRE_PLANS is 0")
+    assert _plan.AVAILABLE or os.environ.get("TILEWIRE_PLANS") == "0"
+
+
+@planned
+@each
+def test_the_second_call_is_short(name: str, comm: tilewire.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = _randn(1, 5, 9), _randn(2, 9, 7)
+    large_x, large_w = _randn(3, 600, K), _randn(4, K, 512)
+    want = [CALLS[name](x, w, comm), CALLS[name](large_x, large_w, comm)]
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the long way was taken")
+
+    monkeypatch.setattr(raw, name[3:], refuse)
+    for _ in range(3):
+        assert torch.equal(CALLS[name](x.clone(), w.clone(), comm), want[0])
+        assert torch.equal(CALLS[name](large_x.clone(), large_w, comm), want[1])
+    with pytest.raises(AssertionError, match="long way"):
+        CALLS[name](_randn(1, 5, 8), _randn(2, 8, 7), comm)
+
+
+@planned
+def test_equal_options_are_one(comm: tilewire.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = _randn(1, 5, 11), _randn(2, 11, 7)
+    for rounds in (0, 1000):
+        want = tilewire.mm_all_reduce(x, w, comm, wire="f32", rounds=rounds, out_dtype=torch.bfloat16)
+        with monkeypatch.context() as patch:
+            patch.setattr(raw, "mm_all_reduce", None)
+            wire, number = "".join(["f", "32"]), int(str(rounds))
+            got = tilewire.mm_all_reduce(x, w, comm, wire=wire, rounds=number, out_dtype=torch.bfloat16)
+            assert torch.equal(got, want)
+            with pytest.raises(TypeError):
+                tilewire.mm_all_reduce(x, w, comm, wire=wire, rounds=number + 1, out_dtype=torch.bfloat16)
+
+
+def test_more_calls_than_plans(comm: tilewire.Communicator) -> None:
+    w = _randn(1, 8, 8)
+    for _ in range(2):
+        for m in range(1, 400):
+            x = _randn(m, m, 8)
+            assert torch.equal(tilewire.mm_all_reduce(x, w, comm), _want(x, w))
+
+
+def test_threads_with_more_calls_than_plans(comm: tilewire.Communicator) -> None:
+    w = _randn(1, 8, 8)
+
+    def work(i: int) -> None:
+        for m in range(1, 300):
+            x = torch.full((m, 8), float(i + m)).bfloat16()
+            assert torch.equal(tilewire.mm_all_reduce(x, w, comm), _want(x, w))
+
+    _in_threads(work)
+
+
+@each
+def test_calls_keep_nothing(name: str) -> None:
+    comm = tilewire.Communicator(None, 0, 1)
+    x, w, bias = _randn(1, 4, 8), _randn(2, 8, 8), _randn(3, 8)
+    objects = x, w, bias, comm, comm.lock, torch.bfloat16
+
+    def calls() -> None:
+        for _ in range(50):
+            CALLS[name](x, w, comm)
+            tilewire.mm_all_reduce(x, w, comm, bias=bias, out_dtype=torch.bfloat16)
+            with pytest.raises(RuntimeError):
+                CALLS[name](x, bias, comm)
+        gc.collect()
+
+    calls()
+    before = [sys.getrefcount(o) for o in objects]
+    calls()
+    assert [sys.getrefcount(o) for o in objects] == before
+    comm.close()
+
+
+def test_without_plans_all_is_the_same() -> None:
+    """These tests again, every call the long way."""
+    if os.environ.get("TILEWIRE_PLANS") == "0":
+        pytest.skip("these are they")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    folder = os.path.dirname(__file__)
+    environment = {**os.environ, "TILEWIRE_PLANS": "0"}
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr

@@ -9,7 +9,7 @@ from typing import Any, Optional, Sequence
 from torch import Tensor
 
 from ._frame import Frame, Pool, blame, call
-from ._grouped_plan import again_grouped, remember_grouped
+from ._plan import ANY_CPU, again, remember
 from ._lib import AlltoallvGmmArgs, GmmAlltoallvArgs, lib
 from ._operands import columns_of, left_matrix, new_matrix, right_matrix, wrong
 from ._tensor import as_counts, require
@@ -112,7 +112,7 @@ def gmm_alltoallv(
     plain = out is None and mm_x is None and mm_weight is None and not trans_mm_weight
     options = (rounds,)
     if plain and not trans_gmm_weight:
-        found = again_grouped("tw_gmm_alltoallv", comm, gmm_x, gmm_weight, send_counts, recv_counts, options)
+        found = again(comm, "tw_gmm_alltoallv", ANY_CPU, gmm_x, gmm_weight, (), options, send_counts, recv_counts)
         if found is not None:
             return found
     g = _Grouped(gmm_x, gmm_weight, send_counts, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight)
@@ -126,7 +126,7 @@ def gmm_alltoallv(
         blame(error, out=y, mm_out=mm_y)
     call(lib.tw_gmm_alltoallv, comm, frame)
     if plain and g.as_given(gmm_x, gmm_weight):
-        remember_grouped("tw_gmm_alltoallv", comm, frame, g.x, g.weight, g.counts, options, [(v[4], y)])
+        remember("tw_gmm_alltoallv", comm, frame, g.x, g.weight, (), options, (), [(v[4], y)], g.counts)
     else:
         _gmm_alltoallv.free.append(frame)
     return y, mm_y
@@ -152,7 +152,7 @@ def alltoallv_gmm(
     plain = out is None and permuted is None and mm_x is None and mm_weight is None and not trans_mm_weight
     options = bool(permute_out), rounds
     if plain and not trans_gmm_weight:
-        found = again_grouped("tw_alltoallv_gmm", comm, gmm_x, gmm_weight, send_counts, recv_counts, options)
+        found = again(comm, "tw_alltoallv_gmm", ANY_CPU, gmm_x, gmm_weight, (), options, send_counts, recv_counts)
         if found is not None:
             return found[0], None, found[1]
     g = _Grouped(gmm_x, gmm_weight, send_counts, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight)
@@ -173,7 +173,7 @@ def alltoallv_gmm(
     call(lib.tw_alltoallv_gmm, comm, frame)
     if plain and g.as_given(gmm_x, gmm_weight):
         results = [(v[4], y), (v[6], permuted)] if permute_out else [(v[4], y)]
-        remember_grouped("tw_alltoallv_gmm", comm, frame, g.x, g.weight, g.counts, options, results)
+        remember("tw_alltoallv_gmm", comm, frame, g.x, g.weight, (), options, (), results, g.counts)
     else:
         _alltoallv_gmm.free.append(frame)
     return y, mm_y, permuted if permute_out else None

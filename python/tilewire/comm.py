@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ._lib import AllgatherFn, CommArgs, check, lib
+from ._plan import plans
 from ._results import Results
 
 Allgather = Callable[[bytes], "list[bytes]"]
@@ -103,7 +104,7 @@ class Communicator:
         self.size: int = lib.tw_comm_size(handle)
         self.name: str = lib.tw_comm_name(handle).decode()
         self.lock = threading.Lock()
-        self.plans: "dict[tuple, Any]" = {}
+        self.plans = plans()
         self.results = Results()
         self._hold = Hold(self.handle)
         self._group = None if group is None else weakref.ref(group)
@@ -167,7 +168,7 @@ class Communicator:
         """Ends this rank's part. Peers that still wait for it get an error. Twice is fine."""
         with self.lock:
             handle, self.handle = self.handle, 0
-            self.plans, self.results = {}, Results()
+            self.plans, self.results = plans(), Results()
         if handle:
             if self._hold.uses > 1:
                 lib.tw_comm_abort(handle, b"a rank closed it")

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from . import autograd, raw  # noqa: F401
-from ._grouped_plan import again_grouped
-from ._plan import again
+from ._plan import SEEN_CPU, again
 from ._tensor import as_counts, as_optional, as_tensor
 from .comm import CommLike, Communicator, resolve
 from .dispatch import TURNED
@@ -51,30 +50,24 @@ def _watched(*tensors: Any) -> bool:
 
 def _quick(name: str, x1: Any, x2: Any, group: CommLike, rest: tuple, options: tuple) -> Any:
     """The result of a call, if one like it was made before and PyTorch need not see it; see _plan.again."""
-    if type(x1) not in _TENSORS or type(x2) not in _PLAIN or _modes() or x1.is_neg() or x2.is_neg():
+    if type(x1) not in _TENSORS:
         return None
-    if (x1.requires_grad or x2.requires_grad) and _grad_enabled():
-        return None
-    for t in rest:
-        if t is not None and (type(t) not in _TENSORS or t.requires_grad and _grad_enabled() or t.is_neg()):
-            return None
-    return again(name, group if type(group) is Communicator else resolve(group), x1, x2, rest, options)
+    comm = group if type(group) is Communicator else resolve(group)
+    return again(comm, name, SEEN_CPU, x1, x2, rest, options)
 
 
 def _quick_grouped(
     name: str, x: Any, weight: Any, send: Any, recv: Any, group: CommLike, transposed: bool, options: tuple
 ) -> "Optional[tuple[Tensor, Optional[Tensor]]]":
     """_quick of the operators of expert parallelism, without a shared expert."""
-    if type(x) not in _TENSORS or type(weight) not in _PLAIN or _modes() or x.is_neg() or weight.is_neg():
-        return None
-    if (x.requires_grad or weight.requires_grad) and _grad_enabled():
+    if type(x) not in _TENSORS:
         return None
     if transposed:
-        if type(weight) is Weight or weight.dim() < 2:
+        if _modes() or type(weight) not in _TENSORS or weight.dim() < 2:
             return None
         weight = weight.transpose(-1, -2)
     comm = group if type(group) is Communicator else resolve(group)
-    return again_grouped(name, comm, x, weight, send, recv, options)
+    return again(comm, name, SEEN_CPU, x, weight, (), options, send, recv)
 
 
 def _name(group: CommLike) -> str:
@@ -144,16 +137,7 @@ def mm_all_reduce(
     pieces overlap, -1 does not fuse. replicated: see the gradients in tilewire.autograd.
     """
     if antiquant_scale is None and antiquant_offset is None and not _tracing():
-        rest = ()
-        if (
-            bias is not None
-            or x3 is not None
-            or dequant_scale is not None
-            or pertoken_scale is not None
-            or comm_quant_scale_1 is not None
-            or comm_quant_scale_2 is not None
-        ):
-            rest = bias, x3, dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2
+        rest = bias, x3, dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2
         y = _quick("tw_mm_all_reduce", x1, x2, group, rest, (wire, rounds, out_dtype))
         if y is not None:
             return y
@@ -197,10 +181,7 @@ def mm_reduce_scatter(
     out_dtype or bf16. wire and rounds as in mm_all_reduce.
     """
     if not _tracing():
-        rest = ()
-        if bias is not None or x1_scale is not None or x2_scale is not None:
-            rest = bias, x1_scale, x2_scale
-        y = _quick("tw_mm_reduce_scatter", x1, x2, group, rest, (wire, rounds, out_dtype))
+        y = _quick("tw_mm_reduce_scatter", x1, x2, group, (bias, x1_scale, x2_scale), (wire, rounds, out_dtype))
         if y is not None:
             return y
     if not _compiling():
@@ -231,10 +212,8 @@ def all_gather_mm(
     """
     gathers = gather_output
     if not _tracing():
-        rest = ()
-        if bias is not None or x1_scale is not None or x2_scale is not None:
-            rest = bias, x1_scale, x2_scale
-        y = _quick("tw_all_gather_mm", x1, x2, group, rest, (bool(gather_output), rounds, out_dtype))
+        options = bool(gather_output), rounds, out_dtype
+        y = _quick("tw_all_gather_mm", x1, x2, group, (bias, x1_scale, x2_scale), options)
         if y is not None:
             return y if gather_output else (y, None)
     if not _compiling():

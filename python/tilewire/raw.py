@@ -29,7 +29,7 @@ from ._operands import (
     scaled_type,
     wire_code,
 )
-from ._plan import again, remember
+from ._plan import ANY_CPU, again, remember
 from .comm import Communicator
 from .convert import dynamic_quant, nz_from_nd, nz_to_nd, trans_quant_param
 from .weights import PLAIN_ELEMENTS, Weight, WeightLike, unit_stride
@@ -53,11 +53,6 @@ _all_reduce = Pool(MmAllReduceArgs, 11)
 _reduce_scatter = Pool(MmReduceScatterArgs, 6)
 _all_gather = Pool(AllGatherMmArgs, 7)
 _matmul = Pool(MatmulArgs, 9)
-
-
-def _given(rest: "tuple[Optional[Tensor], ...]") -> "tuple[Optional[Tensor], ...]":
-    """Optional operands as again takes them."""
-    return () if rest.count(None) == len(rest) else rest
 
 
 def mm_all_reduce(
@@ -84,7 +79,7 @@ def mm_all_reduce(
     rest = bias, x3, dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2
     options = wire, rounds, out_dtype
     if plain:
-        found = again("tw_mm_all_reduce", comm, x1, x2, _given(rest), options)
+        found = again(comm, "tw_mm_all_reduce", ANY_CPU, x1, x2, rest, options)
         if found is not None:
             return found
     given = x1, x2
@@ -167,7 +162,7 @@ def mm_reduce_scatter(
     rest = bias, x1_scale, x2_scale
     options = wire, rounds, out_dtype
     if plain:
-        found = again("tw_mm_reduce_scatter", comm, x1, x2, _given(rest), options)
+        found = again(comm, "tw_mm_reduce_scatter", ANY_CPU, x1, x2, rest, options)
         if found is not None:
             return found
     given = x1, x2
@@ -232,7 +227,7 @@ def all_gather_mm(
     rest = bias, x1_scale, x2_scale
     options = bool(gather_output), rounds, out_dtype
     if plain:
-        found = again("tw_all_gather_mm", comm, x1, x2, _given(rest), options)
+        found = again(comm, "tw_all_gather_mm", ANY_CPU, x1, x2, rest, options)
         if found is not None:
             return found if gather_output else (found, None)
     given = x1, x2

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The short way of a call like one that was made before: no dispatcher, no views of memory, no check twice.
 
-The first call of a kind goes through torch.ops.npu. Then its arguments, as the C library takes them, are kept in
-the communicator by the layouts of the tensors and all options, and later calls set addresses only. Calls that
-PyTorch has to see do not come here: compiled and traced ones, gradients, tensor subclasses, dispatch modes.
+The first call of a kind goes through torch.ops.npu and tilewire.raw, which remembers it (tilewire._plan). Here it is
+known by the arguments of torch_npu as well, and later calls set addresses only. Calls that PyTorch has to see do not
+come here: compiled and traced ones, gradients, tensor subclasses, dispatch modes.
 """
 from typing import Any
 
 import torch
 from torch import Tensor
-from tilewire._grouped_plan import StructError, grouped_key, rows_of
-from tilewire._plan import keep, key_of, right_of
+from tilewire._plan import again, alias
 from tilewire._tensor import empty
 from tilewire.comm import Communicator
 
@@ -40,11 +39,9 @@ def _index(x1: Any, x2: Any) -> int:
     return index if index >= 0 and _plain(x1, index) and _plain(x2, index) else -1
 
 
-def _right(x2: Tensor) -> tuple:
-    """right_of a weight on npu."""
-    if x2.numel() > LARGE_ELEMENTS:
-        return right_of(host_weight(x2))
-    return (x2.shape, x2.stride(), x2.dtype), x2.data_ptr(), None
+def _weight(x2: Tensor) -> Tensor:
+    """A weight as plans take it: a large one on the CPU, where its packed copy is found."""
+    return host_weight(x2) if x2.numel() > LARGE_ELEMENTS else x2
 
 
 def _comm(hcom: Any, size: Any) -> Communicator | None:
@@ -56,11 +53,10 @@ def _split(operands: tuple[str, ...], options: dict[str, Any]) -> tuple[tuple[Te
     """Keyword arguments as the tensors that the C library takes, () if there is none, and all others."""
     if not options:
         return (), ()
-    rest = tuple(map(options.get, operands))
     others = [item for item in options.items() if item[0] not in operands]
     if any([isinstance(value, Tensor) for _, value in others]):
         raise TypeError("a tensor that plans do not know")
-    return () if rest.count(None) == len(rest) else rest, tuple(others)
+    return tuple(map(options.get, operands)), tuple(others)
 
 
 def _raised(index: int, result: Any) -> Any:
@@ -82,31 +78,27 @@ def quick(name: str, x1: Any, x2: Any, hcom: Any, size: Any, operands: tuple[str
     try:
         comm = _comm(hcom, size)
         rest, others = _split(operands, options)
-        right, at, copy = _right(x2)
-        plan = comm.plans.get(key_of(name, x1, right, rest, (_NPU, others)))
-        given = [t for t in rest if t is not None]
-        if plan is None or not all([_plain(t, index) for t in given]):
-            return None
-        addresses = [t.data_ptr() for t in (x1, *given)]
+        x2 = _weight(x2)
     except _UNPLANNED:
         return None
-    return _raised(index, plan.run(comm, addresses[0], at, addresses[1:]))
+    result = None if comm is None else again(comm, name, index, x1, x2, rest, (_NPU, others))
+    return None if result is None else _raised(index, result)
 
 
 def learn(name: str, x1: Any, x2: Any, hcom: Any, size: Any, operands: tuple[str, ...], options: dict[str, Any],
           raw_options: tuple) -> None:
     """After a call that went well: lets quick find it. raw_options: those that tilewire.raw knew it by."""
-    if _index(x1, x2) < 0:
+    index = _index(x1, x2)
+    if index < 0:
         return
     try:
         comm = _comm(hcom, size)
         rest, others = _split(operands, options)
-        right = _right(x2)[0]
-        plan = comm.plans.get(key_of(name, x1, right, rest, raw_options))
-        if plan is not None:
-            keep(comm, key_of(name, x1, right, rest, (_NPU, others)), plan)
+        x2 = _weight(x2)
     except _UNPLANNED:
         return
+    if comm is not None:
+        alias(comm, name, index, x1, x2, rest, raw_options, (_NPU, others))
 
 
 def nothing(like: Tensor) -> Tensor:
@@ -123,36 +115,31 @@ def quick_grouped(name: str, x: Any, weight: Any, hcom: Any, size: Any, send: An
     try:
         comm = _comm(hcom, size)
         others = _split((), options)[1]
-        n = rows_of(send, recv)
-        right, at, copy = _right(_logical(weight, options))
-        plan = comm.plans.get(grouped_key(name, x, right, len(send), (_NPU, others)))
-        wrong = n is None or sum(send) != x.shape[0] or min(send) < 0 or min(recv) < 0
-        if plan is None or wrong:
-            return None
-        left = x.data_ptr()
+        weight = _weight(_logical(weight, options))
+        wrong = sum(send) != x.shape[0] or min(send) < 0 or min(recv) < 0
     except _UNPLANNED:
         return None
-    try:
-        y, rows = plan.run(comm, left, x.shape[0], at, send, recv, n)
-    except StructError:
+    known = comm is not None and not wrong
+    both = again(comm, name, index, x, weight, (), (_NPU, others), send, recv) if known else None
+    if both is None:
         return None
-    return to_npu(y, index), None if rows is None else to_npu(rows, index)
+    return to_npu(both[0], index), None if both[1] is None else to_npu(both[1], index)
 
 
-def learn_grouped(name: str, x: Any, weight: Any, hcom: Any, size: Any, n: int, options: dict[str, Any],
-                  raw_options: tuple) -> None:
-    """learn of an operator of expert parallelism with n counts."""
-    if _index(x, weight) < 0:
+def learn_grouped(name: str, x: Any, weight: Any, hcom: Any, size: Any, counts: tuple[list[int], list[int]],
+                  options: dict[str, Any], raw_options: tuple) -> None:
+    """learn of an operator of expert parallelism; counts: sent and received."""
+    index = _index(x, weight)
+    if index < 0:
         return
     try:
         comm = _comm(hcom, size)
         others = _split((), options)[1]
-        right = _right(_logical(weight, options))[0]
-        plan = comm.plans.get(grouped_key(name, x, right, n, raw_options))
-        if plan is not None:
-            keep(comm, grouped_key(name, x, right, n, (_NPU, others)), plan)
+        weight = _weight(_logical(weight, options))
     except _UNPLANNED:
         return
+    if comm is not None:
+        alias(comm, name, index, x, weight, (), raw_options, (_NPU, others), *counts)
 
 
 def _logical(weight: Tensor, options: dict[str, Any]) -> Tensor:

@@ -137,7 +137,7 @@ def npu_gmm_alltoallv(gmm_x: Tensor, gmm_weight: Tensor, hcom: str, ep_world_siz
         return GmmAlltoallv.apply(gmm_x, gmm_weight, options.pop("mm_x", None), options.pop("mm_weight", None),
                                   (hcom, ep_world_size, send, recv), options)
     results = torch.ops.npu.npu_gmm_alltoallv(gmm_x, gmm_weight, hcom, ep_world_size, send, recv, **options)
-    learn_grouped("tw_gmm_alltoallv", gmm_x, gmm_weight, hcom, ep_world_size, len(send), options, (0,))
+    learn_grouped("tw_gmm_alltoallv", gmm_x, gmm_weight, hcom, ep_world_size, (send, recv), options, (0,))
     return results
 
 
@@ -153,5 +153,6 @@ def npu_alltoallv_gmm(gmm_x: Tensor, gmm_weight: Tensor, hcom: str, ep_world_siz
                                   (hcom, ep_world_size, send, recv), options)
     results = torch.ops.npu.npu_alltoallv_gmm(gmm_x, gmm_weight, hcom, ep_world_size, send, recv, **options)
     permutes = bool(options.get("permute_out_flag", False))
-    learn_grouped("tw_alltoallv_gmm", gmm_x, gmm_weight, hcom, ep_world_size, len(send), options, (permutes, 0))
+    learn_grouped("tw_alltoallv_gmm", gmm_x, gmm_weight, hcom, ep_world_size, (send, recv), options,
+                  (permutes, 0))
     return results
