@@ -96,6 +96,8 @@ foreach(name test_ops_stream model_ops_stream)
     endif()
 endforeach()
 
+target_link_options(test_arena PRIVATE -Wl,--wrap=aligned_alloc)
+
 # Of the command, with a main of its own.
 target_sources(test_trace_svg PRIVATE $<FILTER:$<TARGET_OBJECTS:tilewire_command>,EXCLUDE,/main\\.c>)
 target_link_libraries(test_trace_svg PRIVATE m ${CMAKE_DL_LIBS})
