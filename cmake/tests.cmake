@@ -97,6 +97,8 @@ foreach(name test_ops_stream model_ops_stream)
 endforeach()
 
 target_link_options(test_arena PRIVATE -Wl,--wrap=aligned_alloc)
+target_link_options(test_ops_memory PRIVATE
+    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=mmap)
 
 # Of the command, with a main of its own.
 target_sources(test_trace_svg PRIVATE $<FILTER:$<TARGET_OBJECTS:tilewire_command>,EXCLUDE,/main\\.c>)

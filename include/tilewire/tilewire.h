@@ -661,7 +661,8 @@ typedef struct tw_alltoallv_gmm_args {
 
 /**
  * The operators. Collective; each returns when its outputs are there and its inputs are free. They
- * compute on the workers of comm, as tw_matmul does. Not while a kernel-side session is open. Since 0.1.
+ * compute on the workers of comm, as tw_matmul does. Memory that a call needed stays with comm for the next
+ * one. Not while a kernel-side session is open. Since 0.1.
  */
 TW_API TW_CHECKED tw_status_t tw_mm_reduce_scatter(tw_comm_t *comm, const tw_mm_reduce_scatter_args_t *args);
 TW_API TW_CHECKED tw_status_t tw_mm_all_reduce(tw_comm_t *comm, const tw_mm_all_reduce_args_t *args);

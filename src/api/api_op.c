@@ -74,26 +74,25 @@ static tw_status_t detach(tw_op_t *op)
 {
     twi_op_problem_t *problem = &op->problem;
     const size_t n = (size_t)op->product.problem.n_groups * (size_t)tw_comm_size(op->comm);
-    op->prepared = true;
     twi_api_product_keep(&op->product, op->kept);
     for (int i = 0; i < 2; i++)
         twi_api_table_keep(&op->comm_scale[i], &op->kept[TWI_API_PRODUCT_VIEWS + i]);
     if (!problem->send_counts)
         return TW_OK;
-    op->counts = malloc(2 * n * sizeof *op->counts);
-    if (!op->counts)
+    int64_t *counts = twi_arena_take(&op->memory->plan, 2 * n, sizeof *counts);
+    if (!counts)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for %zu counts", 2 * n);
-    memcpy(op->counts, problem->send_counts, n * sizeof *op->counts);
-    memcpy(op->counts + n, problem->recv_counts, n * sizeof *op->counts);
-    problem->send_counts = op->counts;
-    problem->recv_counts = op->counts + n;
+    memcpy(counts, problem->send_counts, n * sizeof *counts);
+    memcpy(counts + n, problem->recv_counts, n * sizeof *counts);
+    problem->send_counts = counts;
+    problem->recv_counts = counts + n;
     return TW_OK;
 }
 
 /* A product of many rows takes x2 again and again: packed once a run. */
 static tw_status_t pack_right(tw_op_t *op, twi_api_product_t *p, int64_t rows, int which)
 {
-    twi_buffer_t *packed = op->prepared ? &op->packed[which] : &op->comm->packed[which];
+    twi_buffer_t *packed = &op->memory->packed[which];
     size_t bytes = 0;
     if (rows > PACK_ROWS)
         TW_TRY(twi_api_product_own_bytes(p, &bytes));
@@ -113,7 +112,7 @@ static tw_status_t bind(tw_op_t *op)
         twi_api_product_place(&op->shared, &op->scratch);
     for (int i = 0; i < 2; i++)
         twi_api_table_place(&op->comm_scale[i], &op->scratch);
-    TW_TRY(twi_api_scratch_alloc(&op->scratch));
+    TW_TRY(twi_api_scratch_take(&op->scratch, &op->memory->plan));
     twi_api_product_bind(&op->product, &op->scratch);
     TW_TRY(pack_right(op, &op->product, op->product_rows, 0));
     problem->product = op->product.problem;
@@ -136,42 +135,31 @@ static tw_status_t find_ops(tw_comm_t *comm)
     return twi_ops_create(comm->engine, comm->transport, comm->team, &comm->ops);
 }
 
-static void release(tw_op_t *op)
+/* op->comm and memory are set. */
+static tw_status_t build(tw_op_t *op, twi_api_op_check_fn *check, const void *args)
 {
-    twi_op_destroy(op->op);
-    twi_buffer_drop(&op->packed[0]);
-    twi_buffer_drop(&op->packed[1]);
-    free(op->scratch.base);
-    free(op->counts);
-    free(op);
-}
-
-static tw_status_t build(tw_op_t *op, bool prepared)
-{
-    if (prepared)
+    TW_TRY(check(op, args));
+    TW_TRY(check_profile(op));
+    if (op->memory == &op->own)
         TW_TRY(detach(op));
     TW_TRY(bind(op));
     TW_TRY(find_ops(op->comm));
-    return twi_op_create(op->comm->ops, &op->problem, &op->op);
+    return twi_op_create(op->comm->ops, &op->problem, op->memory, &op->op);
 }
 
-static tw_status_t make(tw_comm_t *comm, twi_api_op_check_fn *check, const void *args, bool prepared, tw_op_t **op_out)
+static tw_status_t prepare(tw_comm_t *comm, twi_api_op_check_fn *check, const void *args, tw_op_t **op_out)
 {
     tw_op_t *op = calloc(1, sizeof *op);
     if (!op)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for an operator");
     op->comm = comm;
-    tw_status_t status = check(op, args);
+    op->memory = &op->own;
+    const tw_status_t status = build(op, check, args);
     if (status == TW_OK)
-        status = check_profile(op);
-    if (status == TW_OK)
-        status = build(op, prepared);
-    if (status != TW_OK) {
-        release(op);
-        return status;
-    }
-    *op_out = op;
-    return TW_OK;
+        *op_out = op;
+    else
+        tw_op_release(op);
+    return status;
 }
 
 /* ---- Running ----------------------------------------------------------------------------------- */
@@ -217,18 +205,18 @@ static tw_status_t at_rest(const tw_op_t *op)
 
 tw_status_t twi_api_op_run(tw_comm_t *comm, twi_api_op_check_fn *check, const void *args)
 {
-    tw_op_t *op = NULL;
     TW_REQUIRE(comm, "comm is NULL");
     TW_REQUIRE(args, "args is NULL");
     TW_TRY(twi_comm_no_session(comm, "comm"));
     TW_TRY(twi_comm_enter(comm));
-    tw_status_t status = make(comm, check, args, false, &op);
+    tw_op_t op = {.comm = comm, .memory = &comm->memory};
+    tw_status_t status = build(&op, check, args);
     if (status == TW_OK)
-        status = start(op);
+        status = start(&op);
     if (status == TW_OK)
-        status = twi_op_wait(op->op, UINT64_MAX);
-    if (op)
-        release(op);
+        status = twi_op_wait(op.op, UINT64_MAX);
+    twi_op_destroy(op.op);
+    twi_op_memory_clear(&comm->memory);
     twi_comm_leave(comm);
     return status;
 }
@@ -239,7 +227,7 @@ tw_status_t twi_api_op_prepare(tw_comm_t *comm, twi_api_op_check_fn *check, cons
     TW_REQUIRE(args, "args is NULL");
     TW_REQUIRE(op_out, "op_out is NULL");
     TW_TRY(twi_comm_enter(comm));
-    const tw_status_t status = make(comm, check, args, true, op_out);
+    const tw_status_t status = prepare(comm, check, args, op_out);
     twi_comm_leave(comm);
     return status;
 }
@@ -291,16 +279,18 @@ tw_status_t tw_op_explain(const tw_op_t *op, char *text, size_t bytes)
 
 void tw_op_release(tw_op_t *op)
 {
-    if (op)
-        release(op);
+    if (!op)
+        return;
+    twi_op_destroy(op->op);
+    twi_op_memory_drop(&op->own);
+    free(op);
 }
 
 void twi_comm_ops_end(tw_comm_t *comm)
 {
     twi_ops_destroy(comm->ops);
     comm->ops = NULL;
-    twi_buffer_drop(&comm->packed[0]);
-    twi_buffer_drop(&comm->packed[1]);
+    twi_op_memory_drop(&comm->memory);
 }
 
 /* ---- Traces ------------------------------------------------------------------------------------ */

@@ -20,12 +20,11 @@ struct tw_op {
     twi_api_table_t comm_scale[2]; /* comm_quant_scale_1, _2 */
     twi_api_scratch_t scratch;
     twi_api_view_t transposed[2]; /* of gmm_weight and mm_weight */
-    bool prepared;                /* detached from the call that made it */
     bool started;                 /* and no result yet */
     bool ran;                     /* and `result` is there */
     tw_status_t result;
-    twi_buffer_t packed[2]; /* weights; in the blocking form those of comm */
-    int64_t *counts;        /* copies of both lists */
+    twi_op_memory_t *memory; /* `own`; in the blocking form that of comm */
+    twi_op_memory_t own;
     twi_api_view_t kept[TWI_API_PRODUCT_VIEWS + 2];
 };
 

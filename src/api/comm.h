@@ -4,9 +4,9 @@
 /* A communicator: a transport, a task engine, the symmetric heap of this rank, its workers and operators. */
 #include <pthread.h>
 
-#include "base/pages.h"
 #include "cpu/team.h"
 #include "gemm/gemm.h"
+#include "ops/memory.h"
 #include "task/task.h"
 
 typedef struct twi_heap_block {
@@ -29,7 +29,7 @@ struct tw_comm {
     twi_gemm_space_t *space;
     _Atomic bool computing; /* a product or operator runs */
     struct twi_ops *ops;    /* NULL until the first operator */
-    twi_buffer_t packed[2]; /* weights that operators packed for one call, kept for the next */
+    twi_op_memory_t memory; /* of operators that are one call, kept for the next */
     tw_profile_t profile;   /* never DEFAULT */
     bool fused;             /* operators use it under profile a2; under the lock of the table */
     struct tw_comm *next;   /* in the table of names */

@@ -6,12 +6,13 @@
  * to what the engine takes. A call checks everything first (errors name the argument), then plans one
  * scratch, allocates it, and fills it. Nothing here writes to the caller's memory.
  */
+#include "base/arena.h"
 #include "base/tensor.h"
 #include "gemm/gemm.h"
 
 /* ---- Scratch ---------------------------------------------------------------------------------- */
 
-/* One allocation for all that a call widens or lists; zero it first, free `base` in the end. */
+/* One allocation for all that a call widens or lists; zero it first. */
 typedef struct twi_api_scratch {
     size_t bytes; /* SIZE_MAX: more than there is */
     char *base;
@@ -19,7 +20,10 @@ typedef struct twi_api_scratch {
 
 /* Room for `count` items, aligned to 64 bytes; returns its place, to be used after the allocation. */
 size_t twi_api_scratch_add(twi_api_scratch_t *scratch, int64_t count, size_t item_bytes);
+/* Then free `base` in the end. */
 tw_status_t twi_api_scratch_alloc(twi_api_scratch_t *scratch);
+/* From an arena instead. */
+tw_status_t twi_api_scratch_take(twi_api_scratch_t *scratch, twi_arena_t *arena);
 
 /* ---- Small tensors ---------------------------------------------------------------------------- */
 

@@ -22,15 +22,25 @@ size_t twi_api_scratch_add(twi_api_scratch_t *scratch, int64_t count, size_t ite
     return at;
 }
 
+static tw_status_t check_base(const twi_api_scratch_t *scratch)
+{
+    if (scratch->bytes == 0 || scratch->base)
+        return TW_OK;
+    return twi_fail(TW_ERR_NO_MEMORY, "no memory for %zu bytes of scales and bias", scratch->bytes);
+}
+
 tw_status_t twi_api_scratch_alloc(twi_api_scratch_t *scratch)
 {
-    if (scratch->bytes == 0)
-        return TW_OK;
-    if (scratch->bytes != SIZE_MAX)
+    if (scratch->bytes > 0 && scratch->bytes != SIZE_MAX)
         scratch->base = aligned_alloc(ALIGN, scratch->bytes);
-    if (!scratch->base)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %zu bytes of scales and bias", scratch->bytes);
-    return TW_OK;
+    return check_base(scratch);
+}
+
+tw_status_t twi_api_scratch_take(twi_api_scratch_t *scratch, twi_arena_t *arena)
+{
+    if (scratch->bytes > 0)
+        scratch->base = twi_arena_take(arena, 1, scratch->bytes);
+    return check_base(scratch);
 }
 
 /* ---- Tables ----------------------------------------------------------------------------------- */

@@ -35,24 +35,23 @@ enum { GATHER_UNKNOWN, GATHER_DIRECT, GATHER_COPIED };
 typedef struct gather {
     twi_schedule_t schedule;
     bool grouped;
-    twi_counts_t counts;    /* grouped */
-    int64_t experts;        /* 1 if not */
-    int64_t head;           /* bytes before the rows of the first round */
-    int64_t row_bytes;      /* of a row, */
-    int64_t token_bytes;    /* and of its scale: 4 or 0 */
-    const float *own_token; /* scales of our rows, */
-    float *token;           /* and of all rows of the product */
-    gather_rows_t *shown;   /* [size] */
-    int64_t *count;         /* [size][experts] rows of the product from each source, */
-    int64_t *from;          /* their first row at the source, */
-    int64_t *to;            /* and in the product */
-    bool copies;            /* some source needs several rounds */
-    _Atomic int how;        /* GATHER_...; release, acquire: shown, from and what is to be read are complete */
-    bool only_rows;         /* there is no product, but rows_out is wanted */
-    int64_t copy_ld;        /* GATHER_COPIED: elements between rows of the copy, */
-    char *copy;             /* which is rows_out or: */
-    twi_buffer_t copy_memory;
-    _Atomic uint8_t **copied; /* [size][rounds of the source]; release, acquire */
+    twi_counts_t counts;      /* grouped */
+    int64_t experts;          /* 1 if not */
+    int64_t head;             /* bytes before the rows of the first round */
+    int64_t row_bytes;        /* of a row, */
+    int64_t token_bytes;      /* and of its scale: 4 or 0 */
+    const float *own_token;   /* scales of our rows, */
+    float *token;             /* and of all rows of the product */
+    gather_rows_t *shown;     /* [size] */
+    int64_t *count;           /* [size][experts] rows of the product from each source, */
+    int64_t *from;            /* their first row at the source, */
+    int64_t *to;              /* and in the product */
+    bool copies;              /* some source needs several rounds */
+    _Atomic int how;          /* GATHER_...; release, acquire: shown, from and what is to be read are complete */
+    bool only_rows;           /* there is no product, but rows_out is wanted */
+    int64_t copy_ld;          /* GATHER_COPIED: elements between rows of the copy, */
+    char *copy;               /* which is rows_out or memory of ours */
+    _Atomic uint8_t **copied; /* [size][rounds of the source], of a run; release, acquire */
     gather_strip_t *strips;   /* by queue: first those whose rows are ours, then those of rank+1, ... */
     int64_t n_strips;
     _Atomic int64_t n_packed; /* strips, in a run */
@@ -90,8 +89,7 @@ void twi_gather_pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, i
 tw_status_t twi_gather_plan(twi_op_t *op, gather_t *g);
 /* Grouped: all have entered. Where their rows are, and whether they are copied. */
 tw_status_t twi_gather_meet(twi_op_t *op, gather_t *g);
-/* Counts what has to be read of each round: by copies, or by packing strips. */
+/* In every run: counts what has to be read of each round, by copies or by packing strips. */
 tw_status_t twi_gather_reads(twi_op_t *op, gather_t *g);
-void twi_gather_drop(const twi_op_t *op, gather_t *g);
 
 #endif

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How all_gather_mm and alltoallv_gmm are cut: rows of the product by source, strips, queues. See gather.h. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/sizes.h"
 #include "ops/gather.h"
 
@@ -49,15 +46,9 @@ static tw_status_t settle(twi_op_t *op, gather_t *g)
         const int64_t last = g->experts * op->size - 1;
         g->copy_ld = product->k;
         const size_t bytes = (size_t)((g->to[last] + g->count[last]) * g->row_bytes) + 1;
-        if (!twi_buffer_grow(&g->copy_memory, bytes))
+        if (!twi_buffer_grow(&op->memory->rows, bytes))
             return twi_fail(TW_ERR_NO_MEMORY, "no memory for a copy of the rows of all ranks, %zu bytes", bytes);
-        g->copy = g->copy_memory.data;
-    }
-    for (int s = 0; several && s < op->size; s++) {
-        free((void *)g->copied[s]);
-        g->copied[s] = calloc((size_t)g->shown[s].rounds, sizeof *g->copied[s]);
-        if (!g->copied[s])
-            return twi_fail(TW_ERR_NO_MEMORY, "no memory to count %lld rounds", (long long)g->shown[s].rounds);
+        g->copy = op->memory->rows.data;
     }
     g->copies = several;
     return TW_OK;
@@ -74,16 +65,17 @@ tw_status_t twi_gather_reads(twi_op_t *op, gather_t *g)
     int64_t rounds = 1;
     for (int s = 0; s < op->size; s++)
         rounds = g->shown[s].rounds > rounds ? g->shown[s].rounds : rounds;
-    if (op->reads.n_rounds != rounds) {
-        twi_reads_destroy(&op->reads);
-        TW_TRY(twi_reads_create(&op->reads, rounds));
-    }
-    memset(op->reads.items, 0, (size_t)rounds * sizeof *op->reads.items);
+    int64_t *left = twi_op_alloc_run(op, (size_t)rounds, sizeof *left);
+    TW_TRY(twi_reads_create(&op->reads, left, rounds));
     if (!g->copies)
-        op->reads.items[0] = g->n_strips - g->queue_first[1];
-    for (int s = 0; g->copies && s < op->size; s++)
+        left[0] = g->n_strips - g->queue_first[1];
+    for (int s = 0; g->copies && s < op->size; s++) {
+        g->copied[s] = twi_op_alloc_run(op, (size_t)g->shown[s].rounds, sizeof *g->copied[s]);
+        if (!g->copied[s])
+            return TW_ERR_NO_MEMORY;
         for (int64_t i = 0; copies_from(op, g, s) && i < g->shown[s].rounds; i++)
-            op->reads.items[i]++;
+            left[i]++;
+    }
     return TW_OK;
 }
 
@@ -141,9 +133,9 @@ static int64_t cut_all(const twi_op_t *op, const gather_t *g, gather_strip_t *st
 /* Sorts strips by queue, keeping their order within each. */
 static tw_status_t sort_strips(const twi_op_t *op, gather_t *g)
 {
-    gather_strip_t *cut = calloc((size_t)g->n_strips + 1, sizeof *cut);
+    gather_strip_t *cut = twi_op_alloc(op, (size_t)g->n_strips, sizeof *cut);
     if (!cut)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld strips", (long long)g->n_strips);
+        return TW_ERR_NO_MEMORY;
     (void)cut_all(op, g, cut);
     int64_t n = 0;
     for (int q = 0; q < op->size; q++) {
@@ -153,7 +145,6 @@ static tw_status_t sort_strips(const twi_op_t *op, gather_t *g)
                 g->strips[n++] = cut[i];
     }
     g->queue_first[op->size] = n;
-    free(cut);
     return TW_OK;
 }
 
@@ -162,14 +153,14 @@ static tw_status_t sort_strips(const twi_op_t *op, gather_t *g)
 static tw_status_t allocate(const twi_op_t *op, gather_t *g)
 {
     const size_t size = (size_t)op->size, table = size * (size_t)g->experts;
-    g->shown = calloc(size, sizeof *g->shown);
-    g->count = calloc(table, sizeof *g->count);
-    g->from = calloc(table, sizeof *g->from);
-    g->to = calloc(table, sizeof *g->to);
-    g->copied = calloc(size, sizeof *g->copied);
-    g->queue_first = calloc(size + 1, sizeof *g->queue_first);
+    g->shown = twi_op_alloc(op, size, sizeof *g->shown);
+    g->count = twi_op_alloc(op, table, sizeof *g->count);
+    g->from = twi_op_alloc(op, table, sizeof *g->from);
+    g->to = twi_op_alloc(op, table, sizeof *g->to);
+    g->copied = twi_op_alloc(op, size, sizeof *g->copied);
+    g->queue_first = twi_op_alloc(op, size + 1, sizeof *g->queue_first);
     const bool ok = g->shown && g->count && g->from && g->to && g->copied && g->queue_first;
-    return ok ? TW_OK : twi_fail(TW_ERR_NO_MEMORY, "no memory for the rows of %zu ranks", size);
+    return ok ? TW_OK : TW_ERR_NO_MEMORY;
 }
 
 static void choose(twi_op_t *op, gather_t *g)
@@ -212,28 +203,10 @@ tw_status_t twi_gather_plan(twi_op_t *op, gather_t *g)
         return twi_fail(TW_ERR_NO_MEMORY, "%s needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu", op->class->name,
                         op->slot_bytes_each, op->ops->slots_bytes);
     g->n_strips = op->problem.product.n > 0 ? cut_all(op, g, NULL) : 0;
-    g->strips = calloc((size_t)g->n_strips + 1, sizeof *g->strips);
+    g->strips = twi_op_alloc(op, (size_t)g->n_strips, sizeof *g->strips);
     if (!g->strips)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld strips", (long long)g->n_strips);
+        return TW_ERR_NO_MEMORY;
     if (g->n_strips > 0)
         TW_TRY(sort_strips(op, g));
     return g->grouped ? TW_OK : settle(op, g);
-}
-
-void twi_gather_drop(const twi_op_t *op, gather_t *g)
-{
-    twi_products_destroy(&g->products);
-    twi_products_destroy(&g->shared);
-    twi_counts_destroy(&g->counts);
-    twi_buffer_drop(&g->copy_memory);
-    for (int s = 0; g->copied && s < op->size; s++)
-        free((void *)g->copied[s]);
-    free((void *)g->copied);
-    free(g->shown);
-    free(g->count);
-    free(g->from);
-    free(g->to);
-    free(g->queue_first);
-    free(g->strips);
-    free(g->token);
 }

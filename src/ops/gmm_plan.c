@@ -15,7 +15,7 @@ int64_t twi_gmm_expert_rows(const twi_op_t *op, const int64_t *send, int64_t e, 
     return rows;
 }
 
-typedef struct sized {
+typedef struct gmm_sized {
     int64_t rows, expert;
 } sized_t;
 
@@ -77,7 +77,7 @@ static void walk_all(walk_t *w, size_t lists_bytes, each_fn each, void *arg)
     }
 }
 
-static walk_t walk_of(const twi_op_t *op, const gmm_t *g, int rank, sized_t *order)
+static walk_t walk_of(const twi_op_t *op, const gmm_t *g, int rank)
 {
     const int64_t half = (int64_t)(op->ops->slots_bytes / 2);
     const int64_t fit = g->row_bytes > 0 ? (half - TWI_OPS_LINE) / g->row_bytes : TWI_STRIP_ROWS;
@@ -98,7 +98,7 @@ static walk_t walk_of(const twi_op_t *op, const gmm_t *g, int rank, sized_t *ord
                       : fit < TWI_STRIP_ROWS ? fit
                                              : TWI_STRIP_ROWS,
         .round_bytes = limit,
-        .order = order,
+        .order = g->order,
     };
 }
 
@@ -124,25 +124,22 @@ static void list_strip(void *arg, const gmm_strip_t *strip)
 
 tw_status_t twi_gmm_list_strips(twi_op_t *op, gmm_t *g)
 {
-    sized_t *order = calloc((size_t)g->counts.experts + 1, sizeof *order);
     listing_t counted = {.g = g, .rounds = 1}, filled = {.g = g, .rounds = 1};
-    if (!order)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld experts", (long long)g->counts.experts);
-    walk_t walk = walk_of(op, g, op->rank, order);
+    g->order = twi_op_alloc(op, (size_t)g->counts.experts, sizeof *g->order);
+    if (!g->order)
+        return TW_ERR_NO_MEMORY;
+    walk_t walk = walk_of(op, g, op->rank);
     walk_all(&walk, g->counts.bytes, list_strip, &counted);
     g->n_strips = counted.n;
     op->n_rounds = counted.rounds;
-    g->strips = calloc((size_t)counted.n + 1, sizeof *g->strips);
-    g->strip_left = calloc((size_t)counted.n + 1, sizeof *g->strip_left);
-    g->slot_bytes = calloc((size_t)counted.rounds, sizeof *g->slot_bytes);
-    if (g->strips && g->strip_left && g->slot_bytes) {
-        g->slot_bytes[0] = g->counts.bytes;
-        walk = walk_of(op, g, op->rank, order);
-        walk_all(&walk, g->counts.bytes, list_strip, &filled);
-    }
-    free(order);
+    g->strips = twi_op_alloc(op, (size_t)counted.n, sizeof *g->strips);
+    g->strip_left = twi_op_alloc(op, (size_t)counted.n, sizeof *g->strip_left);
+    g->slot_bytes = twi_op_alloc(op, (size_t)counted.rounds, sizeof *g->slot_bytes);
     if (!g->strips || !g->strip_left || !g->slot_bytes)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld strips", (long long)counted.n);
+        return TW_ERR_NO_MEMORY;
+    g->slot_bytes[0] = g->counts.bytes;
+    walk = walk_of(op, g, op->rank);
+    walk_all(&walk, g->counts.bytes, list_strip, &filled);
     op->slot_bytes = g->slot_bytes;
     if (op->size == 1) {
         op->n_rounds = 1;
@@ -198,23 +195,18 @@ static void gather_piece(void *arg, const gmm_strip_t *strip)
 
 tw_status_t twi_gmm_list_pieces(twi_op_t *op, gmm_t *g, int source, int64_t *n_out, int64_t *last_out)
 {
-    sized_t *order = calloc((size_t)g->counts.experts + 1, sizeof *order);
     gathering_t counted = {.op = op, .g = g, .send = twi_counts_of(op, &g->counts, source, 0), .source = source};
     gathering_t filled = counted;
-    if (!order)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld experts", (long long)g->counts.experts);
-    walk_t walk = walk_of(op, g, source, order);
+    walk_t walk = walk_of(op, g, source);
     walk_all(&walk, g->counts.bytes, gather_piece, &counted);
-    free(g->pieces[source]);
-    g->pieces[source] = filled.pieces = calloc((size_t)counted.n + 1, sizeof *filled.pieces);
-    if (filled.pieces) {
-        walk = walk_of(op, g, source, order);
-        walk_all(&walk, g->counts.bytes, gather_piece, &filled);
-    }
-    free(order);
+    g->pieces[source] = filled.pieces = twi_op_alloc_run(op, (size_t)counted.n, sizeof *filled.pieces);
+    if (!filled.pieces)
+        return TW_ERR_NO_MEMORY;
+    walk = walk_of(op, g, source);
+    walk_all(&walk, g->counts.bytes, gather_piece, &filled);
     *n_out = counted.n;
     *last_out = counted.last > *last_out ? counted.last : *last_out;
-    return filled.pieces ? TW_OK : twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld pieces", (long long)counted.n);
+    return TW_OK;
 }
 
 /* ---- Rows of receivers ------------------------------------------------------------------------- */
@@ -222,10 +214,10 @@ tw_status_t twi_gmm_list_pieces(twi_op_t *op, gmm_t *g, int source, int64_t *n_o
 tw_status_t twi_gmm_list_receivers(const twi_op_t *op, gmm_t *g)
 {
     const int64_t e = g->counts.experts, *send = twi_counts_of(op, &g->counts, op->rank, 0);
-    g->first_row = calloc((size_t)((op->size + 1) * e), sizeof *g->first_row);
-    g->y_row = calloc((size_t)(op->size * e), sizeof *g->y_row);
+    g->first_row = twi_op_alloc(op, (size_t)((op->size + 1) * e), sizeof *g->first_row);
+    g->y_row = twi_op_alloc(op, (size_t)(op->size * e), sizeof *g->y_row);
     if (!g->first_row || !g->y_row)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for the rows of %d ranks", op->size);
+        return TW_ERR_NO_MEMORY;
     for (int64_t i = 0; i < op->size * e; i++)
         g->first_row[e + i] = g->first_row[i] + send[i];
     return TW_OK;

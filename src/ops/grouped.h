@@ -16,7 +16,6 @@ typedef struct twi_counts {
 
 /* Copies the lists of the problem, and hands them to the operator to be shown. */
 tw_status_t twi_counts_create(twi_op_t *op, twi_counts_t *counts);
-void twi_counts_destroy(twi_counts_t *counts);
 
 /* Our own list, or a rank's that has entered. `recv` 0: what it sends, 1: what it receives. */
 const int64_t *twi_counts_of(const twi_op_t *op, const twi_counts_t *counts, int rank, int recv);

@@ -79,7 +79,6 @@ typedef struct mm_reduce {
 
 /* mm_reduce_plan.c: schedule and tables. `owner_rows`: rows of a rank's share, 0: as it is best. */
 tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows);
-void twi_mm_reduce_drop(mm_reduce_t *r);
 
 /* Strips that a rank computes for others in a round before strip i of rank + step. */
 int64_t twi_mm_sends_before(const twi_op_t *op, const mm_reduce_t *r, int rank, int64_t i, int step);

@@ -6,8 +6,6 @@
  * time, and may be late by as much. So every batch but the first ones has its part of own strips; the last ones
  * have nothing else.
  */
-#include <stdlib.h>
-
 #include "base/sizes.h"
 #include "ops/mm_reduce.h"
 
@@ -113,15 +111,14 @@ static void fill_panels(const twi_op_t *op, mm_reduce_t *r, const mm_batch_t *ba
 
 tw_status_t twi_mm_batches(const twi_op_t *op, mm_reduce_t *r)
 {
-    const size_t strips = (size_t)r->n_strips + 1;
-    size_t panels = 1;
+    size_t panels = 0;
     for (int64_t i = 0; i < r->n_strips; i++)
         panels += (size_t)panels_of(op, &r->strips[i]);
-    r->batches = calloc(strips, sizeof *r->batches);
-    r->panels = calloc(panels, sizeof *r->panels);
-    r->panel_strip = calloc(panels, sizeof *r->panel_strip);
+    r->batches = twi_op_alloc(op, (size_t)r->n_strips, sizeof *r->batches);
+    r->panels = twi_op_alloc(op, panels, sizeof *r->panels);
+    r->panel_strip = twi_op_alloc(op, panels, sizeof *r->panel_strip);
     if (!r->batches || !r->panels || !r->panel_strip)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %zu panels", panels);
+        return TW_ERR_NO_MEMORY;
     fill_batches(op, r);
     for (int64_t i = 0; i < r->n_batches; i++)
         fill_panels(op, r, &r->batches[i]);

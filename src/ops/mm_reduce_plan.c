@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How mm_reduce_scatter and mm_all_reduce are cut: shares, strips, rounds, and the order of work. See mm_reduce.h. */
-#include <stdlib.h>
-
 #include "base/sizes.h"
 #include "ops/mm_reduce.h"
 
@@ -192,11 +190,6 @@ mm_piece_t twi_mm_piece(const twi_op_t *op, const mm_reduce_t *r, int64_t strips
 
 /* ---- All of it --------------------------------------------------------------------------------- */
 
-static tw_status_t no_memory(const mm_reduce_t *r)
-{
-    return twi_fail(TW_ERR_NO_MEMORY, "no memory for %lld strips", (long long)r->n_strips);
-}
-
 /* Shares of whole tiles where strips belong to one owner, otherwise as even as they can be. */
 static int64_t share_rows(const twi_op_t *op, const mm_reduce_t *r, int64_t owner_rows)
 {
@@ -213,15 +206,15 @@ static tw_status_t cut_rows(const twi_op_t *op, mm_reduce_t *r, int64_t owner_ro
 {
     cut_shares(op, r, share_rows(op, r, owner_rows));
     r->n_strips = count_strips(op, r);
-    r->strips = calloc((size_t)r->n_strips + 1, sizeof *r->strips);
+    r->strips = twi_op_alloc(op, (size_t)r->n_strips, sizeof *r->strips);
     if (!r->strips)
-        return no_memory(r);
+        return TW_ERR_NO_MEMORY;
     fill_strips(op, r);
-    r->owned = calloc((size_t)list_owned(op, r, NULL) + 1, sizeof *r->owned);
-    r->sends = calloc((size_t)r->n_strips + 1, sizeof *r->sends);
-    r->needed = calloc((size_t)((r->shares[op->rank].n + 1) * op->size), sizeof *r->needed);
+    r->owned = twi_op_alloc(op, (size_t)list_owned(op, r, NULL), sizeof *r->owned);
+    r->sends = twi_op_alloc(op, (size_t)r->n_strips, sizeof *r->sends);
+    r->needed = twi_op_alloc(op, (size_t)(r->shares[op->rank].n * op->size), sizeof *r->needed);
     if (!r->owned || !r->sends || !r->needed)
-        return no_memory(r);
+        return TW_ERR_NO_MEMORY;
     (void)list_owned(op, r, r->owned);
     list_sends(op, r);
     fill_needed(op, r);
@@ -231,20 +224,20 @@ static tw_status_t cut_rows(const twi_op_t *op, mm_reduce_t *r, int64_t owner_ro
 /* What workers count. */
 static tw_status_t make_counts(const twi_op_t *op, mm_reduce_t *r)
 {
-    const size_t rounds = (size_t)r->schedule.rounds, own = (size_t)r->shares[op->rank].n + 1;
+    const size_t rounds = (size_t)r->schedule.rounds, own = (size_t)r->shares[op->rank].n;
     const size_t items = rounds * own * (size_t)r->products.n_chunks;
-    r->own = calloc(items, sizeof *r->own);
-    r->late = calloc(items, sizeof *r->late);
-    r->own_left = calloc((size_t)twi_mm_all_pieces(op, r, r->shares[op->rank].n) + 1, sizeof *r->own_left);
-    r->batch_left = calloc(rounds * (size_t)r->n_batches + 1, sizeof *r->batch_left);
-    return r->own && r->late && r->own_left && r->batch_left ? TW_OK : no_memory(r);
+    r->own = twi_op_alloc(op, items, sizeof *r->own);
+    r->late = twi_op_alloc(op, items, sizeof *r->late);
+    r->own_left = twi_op_alloc(op, (size_t)twi_mm_all_pieces(op, r, r->shares[op->rank].n), sizeof *r->own_left);
+    r->batch_left = twi_op_alloc(op, rounds * (size_t)r->n_batches, sizeof *r->batch_left);
+    return r->own && r->late && r->own_left && r->batch_left ? TW_OK : TW_ERR_NO_MEMORY;
 }
 
 tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
 {
-    r->shares = calloc((size_t)op->size, sizeof *r->shares);
+    r->shares = twi_op_alloc(op, (size_t)op->size, sizeof *r->shares);
     if (!r->shares)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %d shares", op->size);
+        return TW_ERR_NO_MEMORY;
     choose(op, r, owner_rows > 0 ? owner_rows : twi_ceil_div(op->problem.product.m, op->size));
     cut_columns(op, r);
     if (op->slot_bytes_each > op->ops->slots_bytes)
@@ -254,21 +247,4 @@ tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
     TW_TRY(twi_mm_batches(op, r));
     TW_TRY(twi_products_create(op, &r->products, r->n_batches, r->schedule.rounds, r->round_cols));
     return make_counts(op, r);
-}
-
-void twi_mm_reduce_drop(mm_reduce_t *r)
-{
-    twi_products_destroy(&r->products);
-    free(r->strips);
-    free(r->sends);
-    free(r->owned);
-    free(r->shares);
-    free(r->needed);
-    free(r->batches);
-    free(r->panels);
-    free(r->panel_strip);
-    free((void *)r->own);
-    free(r->late);
-    free((void *)r->own_left);
-    free((void *)r->batch_left);
 }

@@ -13,7 +13,6 @@
 #include <stdatomic.h>
 
 #include "base/lock.h"
-#include "base/pages.h"
 #include "ops/board.h"
 #include "ops/ops.h"
 
@@ -74,19 +73,17 @@ typedef struct twi_reads {
     twi_lock_t lock;
     int64_t n_rounds;
     int64_t next;
-    int64_t *items; /* [n_rounds] in a run, */
-    int64_t *left;  /* and still to come */
+    int64_t *left; /* [n_rounds] */
 } twi_reads_t;
 
 /* ---- Operators --------------------------------------------------------------------------------- */
 
 typedef struct twi_op_class {
     const char *name;
-    /* Chooses the schedule, fills plan, queues, units and reads, and op->state. Local. */
+    /* Chooses the schedule, fills plan, queues, units and reads, and op->state, all from op->memory. Local. */
     tw_status_t (*create)(twi_op_t *op);
-    void (*start)(twi_op_t *op); /* before a run; NULL: nothing to do */
+    void (*start)(twi_op_t *op); /* before a run: all of twi_op_alloc_run is gone; NULL: nothing to do */
     void (*explain)(const twi_op_t *op, char *text, size_t bytes);
-    void (*destroy)(twi_op_t *op); /* frees op->state, which may be NULL */
 } twi_op_class_t;
 
 #define TW_OP(NAME, name) extern const twi_op_class_t twi_op_##name;
@@ -97,6 +94,7 @@ struct twi_op {
     twi_ops_t *ops;
     const twi_op_class_t *class;
     twi_op_problem_t problem;
+    twi_op_memory_t *memory;
     twi_transport_t *transport;
     int rank, size;
     twi_gemm_plan_t plan;
@@ -165,13 +163,20 @@ bool twi_op_take(twi_op_t *op, twi_queue_t *queue, int64_t *item_out);
 tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns);
 void twi_op_trouble(twi_op_t *op, tw_status_t status);
 
+/*
+ * ops_memory.c: zeroed, for as long as the operator lives, or for one run and by one thread at a time. NULL, and the
+ * sentence of the error has been made: no memory.
+ */
+void *twi_op_alloc(const twi_op_t *op, size_t n, size_t item_bytes);
+void *twi_op_alloc_run(const twi_op_t *op, size_t n, size_t item_bytes);
+
 /* ops_units.c */
-tw_status_t twi_units_create(twi_units_t *units, _Atomic uint64_t *word, int64_t n);
-void twi_units_destroy(twi_units_t *units);
+tw_status_t twi_units_create(twi_op_t *op, twi_units_t *units, _Atomic uint64_t *word, int64_t n);
 /* Units unit..unit+n-1 are finished. */
 void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit, int64_t n);
-tw_status_t twi_reads_create(twi_reads_t *reads, int64_t n_rounds);
-void twi_reads_destroy(twi_reads_t *reads);
+/* `left` is for n_rounds counts; NULL: there was no memory. */
+tw_status_t twi_reads_create(twi_reads_t *reads, int64_t *left, int64_t n_rounds);
+/* In every run, once what is to be read has been counted. */
 void twi_reads_begin(twi_op_t *op);
 void twi_reads_finish(twi_op_t *op, int64_t round);
 

@@ -4,7 +4,6 @@
  * (grouped), our rows to our slots, copies of peers' rows (if they need several rounds), products of rows
  * of our own, of rank+1, ..., the shared expert.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/sizes.h"
@@ -239,18 +238,18 @@ static tw_status_t gather_tokens(twi_op_t *op, gather_t *g)
     if (!epilogue->token)
         return TW_OK;
     g->own_token = epilogue->token;
-    g->token = calloc((size_t)op->size * (size_t)op->problem.product.m + 1, sizeof *g->token);
+    g->token = twi_op_alloc(op, (size_t)op->size * (size_t)op->problem.product.m, sizeof *g->token);
     epilogue->token = g->token;
     g->token_bytes = sizeof *g->token;
-    return g->token ? TW_OK : twi_fail(TW_ERR_NO_MEMORY, "no memory for the scales of all rows");
+    return g->token ? TW_OK : TW_ERR_NO_MEMORY;
 }
 
 static tw_status_t create(twi_op_t *op, bool grouped)
 {
-    gather_t *g = calloc(1, sizeof *g);
+    gather_t *g = twi_op_alloc(op, 1, sizeof *g);
     twi_gemm_problem_t *product = &op->problem.product;
     if (!g)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for an operator");
+        return TW_ERR_NO_MEMORY;
     op->state = g;
     g->grouped = grouped;
     g->experts = grouped ? product->n_groups : 1;
@@ -269,12 +268,17 @@ static tw_status_t create(twi_op_t *op, bool grouped)
         TW_TRY(gather_tokens(op, g));
     }
     TW_TRY(twi_gather_plan(op, g));
-    g->products = (twi_products_t){.plan = &op->plan, .pack = twi_gather_pack, .packed = strip_packed};
+    g->products = (twi_products_t){
+        .plan = &op->plan,
+        .panels = &op->memory->panels[0],
+        .pack = twi_gather_pack,
+        .packed = strip_packed,
+    };
     TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
     TW_TRY(twi_shared_create(op, &g->shared));
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
-    TW_TRY(twi_units_create(&op->sent, &board->sent, n_shown(op, g)));
-    TW_TRY(twi_units_create(&op->result, &board->result, g->n_strips));
+    TW_TRY(twi_units_create(op, &op->sent, &board->sent, n_shown(op, g)));
+    TW_TRY(twi_units_create(op, &op->result, &board->result, g->n_strips));
     TW_TRY(make_queues(op, g));
     return twi_op_worker_memory(op);
 }
@@ -299,10 +303,7 @@ static void start(twi_op_t *op)
     atomic_store_explicit(&g->how, GATHER_UNKNOWN, memory_order_relaxed);
     atomic_store_explicit(&g->n_packed, 0, memory_order_relaxed);
     if (g->grouped)
-        return;
-    for (int s = 0; g->copies && s < op->size; s++)
-        for (int64_t i = 0; i < g->shown[s].rounds; i++)
-            atomic_store_explicit(&g->copied[s][i], 0, memory_order_relaxed);
+        return; /* when all have met */
     if (begin_reads(op, g) != TW_OK)
         twi_op_trouble(op, TW_ERR_NO_MEMORY);
 }
@@ -312,19 +313,11 @@ static void explain(const twi_op_t *op, char *text, size_t bytes)
     twi_model_explain(op, &state_of(op)->schedule, text, bytes);
 }
 
-static void destroy(twi_op_t *op)
-{
-    if (op->state)
-        twi_gather_drop(op, op->state);
-    free(op->state);
-}
-
 const twi_op_class_t twi_op_all_gather_mm = {
     .name = "all_gather_mm",
     .create = create_all_gather,
     .start = start,
     .explain = explain,
-    .destroy = destroy,
 };
 
 const twi_op_class_t twi_op_alltoallv_gmm = {
@@ -332,5 +325,4 @@ const twi_op_class_t twi_op_alltoallv_gmm = {
     .create = create_alltoallv,
     .start = start,
     .explain = explain,
-    .destroy = destroy,
 };

@@ -3,8 +3,6 @@
  * gmm_alltoallv: its queues. In the order in which they are looked at: meeting, products, the shared expert, rows of
  * each source. See gmm.h.
  */
-#include <stdlib.h>
-
 #include "base/sizes.h"
 #include "ops/agree.h"
 #include "ops/gmm.h"
@@ -39,11 +37,11 @@ static tw_status_t meet(twi_op_t *op)
         TW_TRY(twi_gmm_list_pieces(op, g, s, &n, &last));
         atomic_store_explicit(&copies_from(op, s)->n, n, memory_order_release);
     }
-    twi_reads_destroy(&op->reads);
-    TW_TRY(twi_reads_create(&op->reads, last + 1));
+    int64_t *left = twi_op_alloc_run(op, (size_t)last + 1, sizeof *left);
+    TW_TRY(twi_reads_create(&op->reads, left, last + 1));
     for (int s = 0; s < op->size; s++)
         for (int64_t i = 0; i < copies_from(op, s)->n; i++)
-            op->reads.items[g->pieces[s][i].round]++;
+            op->reads.left[g->pieces[s][i].round]++;
     twi_reads_begin(op);
     return TW_OK;
 }
@@ -206,10 +204,10 @@ static void choose(twi_op_t *op, gmm_t *g)
 
 static tw_status_t create(twi_op_t *op)
 {
-    gmm_t *g = calloc(1, sizeof *g);
+    gmm_t *g = twi_op_alloc(op, 1, sizeof *g);
     twi_gemm_problem_t *product = &op->problem.product;
     if (!g)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for an operator");
+        return TW_ERR_NO_MEMORY;
     op->state = g;
     product->blocks.mb = TWI_STRIP_ROWS;
     static const twi_gemm_hook_t some_hook; /* strips have their own */
@@ -217,11 +215,11 @@ static tw_status_t create(twi_op_t *op)
     twi_gemm_plan(product, &op->plan);
     product->hook = NULL;
     g->row_bytes = product->n * (int64_t)twi_dtype_bytes(product->epilogue.out_type);
-    g->products = (twi_products_t){.plan = &op->plan, .pack = twi_products_pack_rows};
-    g->group_row = calloc((size_t)product->n_groups, sizeof *g->group_row);
-    g->pieces = calloc((size_t)op->size, sizeof *g->pieces);
+    g->products = (twi_products_t){.plan = &op->plan, .panels = &op->memory->panels[0], .pack = twi_products_pack_rows};
+    g->group_row = twi_op_alloc(op, (size_t)product->n_groups, sizeof *g->group_row);
+    g->pieces = twi_op_alloc(op, (size_t)op->size, sizeof *g->pieces);
     if (!g->group_row || !g->pieces)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for an operator");
+        return TW_ERR_NO_MEMORY;
     twi_entry_fill(op, -1);
     TW_TRY(twi_counts_create(op, &g->counts));
     TW_TRY(twi_gmm_list_strips(op, g));
@@ -238,7 +236,7 @@ static tw_status_t create(twi_op_t *op)
     g->lends = twi_entry_lend(op, product->c, y_rows, g->row_bytes,
                               product->ldc * (int64_t)twi_dtype_bytes(product->epilogue.out_type));
     TW_TRY(twi_shared_create(op, &g->shared));
-    TW_TRY(twi_units_create(&op->sent, &twi_board(op->transport, op->rank)->sent, op->size > 1 ? g->n_strips : 0));
+    TW_TRY(twi_units_create(op, &op->sent, &twi_board(op->transport, op->rank)->sent, op->size > 1 ? g->n_strips : 0));
     TW_TRY(make_queues(op, g));
     return twi_op_worker_memory(op);
 }
@@ -260,30 +258,9 @@ static void explain(const twi_op_t *op, char *text, size_t bytes)
     twi_model_explain(op, &state_of(op)->schedule, text, bytes);
 }
 
-static void destroy(twi_op_t *op)
-{
-    gmm_t *g = state_of(op);
-    if (!g)
-        return;
-    twi_products_destroy(&g->products);
-    twi_products_destroy(&g->shared);
-    twi_counts_destroy(&g->counts);
-    for (int s = 0; g->pieces && s < op->size; s++)
-        free(g->pieces[s]);
-    free(g->pieces);
-    free(g->strips);
-    free((void *)g->strip_left);
-    free(g->slot_bytes);
-    free(g->group_row);
-    free(g->first_row);
-    free(g->y_row);
-    free(g);
-}
-
 const twi_op_class_t twi_op_gmm_alltoallv = {
     .name = "gmm_alltoallv",
     .create = create,
     .start = start,
     .explain = explain,
-    .destroy = destroy,
 };

@@ -3,8 +3,6 @@
  * mm_reduce_scatter and mm_all_reduce: their queues. In the order in which they are looked at: sums of
  * own rows that could not be had on the way, results to be copied from each peer, products.
  */
-#include <stdlib.h>
-
 #include "base/sizes.h"
 #include "ops/agree.h"
 #include "ops/mm_reduce.h"
@@ -163,7 +161,7 @@ static void count_reads(twi_op_t *op, const mm_reduce_t *r)
     for (int d = 0; r->gathers && d < op->size; d++)
         copied += d == op->rank ? 0 : r->shares[d].n;
     for (int64_t i = 0; i < op->n_rounds; i++)
-        op->reads.items[i] = r->shares[op->rank].n * chunks + (copied > 0 ? copied * twi_mm_pieces(op, r, i) : 0);
+        op->reads.left[i] = r->shares[op->rank].n * chunks + (copied > 0 ? copied * twi_mm_pieces(op, r, i) : 0);
 }
 
 static void fill_queue(twi_queue_t *queue, int64_t n, bool (*lacks)(twi_op_t *, int, int64_t, int),
@@ -206,10 +204,10 @@ static void lend_y(twi_op_t *op, mm_reduce_t *r)
 
 static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
 {
-    mm_reduce_t *r = calloc(1, sizeof *r);
+    mm_reduce_t *r = twi_op_alloc(op, 1, sizeof *r);
     twi_gemm_problem_t *product = &op->problem.product;
     if (!r)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for an operator");
+        return TW_ERR_NO_MEMORY;
     op->state = r;
     r->gathers = gathers;
     r->out_type = product->epilogue.out_type;
@@ -225,16 +223,16 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     twi_entry_fill(op, product->m);
     if (wire == TW_WIRE_F32)
         product->epilogue.out_type = TWI_FP32; /* of a partial; the entry has that of the result */
-    r->products = (twi_products_t){.plan = &op->plan, .pack = twi_products_pack_rows};
+    r->products = (twi_products_t){.plan = &op->plan, .panels = &op->memory->panels[0], .pack = twi_products_pack_rows};
     TW_TRY(twi_mm_reduce_plan(op, r, owner_rows));
     r->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, product->m, r->out_type);
     r->copy_rows = twi_copy_rows_select(r->streams);
     lend_y(op, r);
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
-    TW_TRY(twi_units_create(&op->sent, &board->sent, op->n_rounds * r->n_sends));
-    TW_TRY(twi_units_create(&op->result, &board->result, twi_mm_all_pieces(op, r, r->shares[op->rank].n)));
-    TW_TRY(twi_reads_create(&op->reads, op->n_rounds));
-    count_reads(op, r);
+    TW_TRY(twi_units_create(op, &op->sent, &board->sent, op->n_rounds * r->n_sends));
+    TW_TRY(twi_units_create(op, &op->result, &board->result, twi_mm_all_pieces(op, r, r->shares[op->rank].n)));
+    int64_t *left = twi_op_alloc(op, (size_t)op->n_rounds, sizeof *left);
+    TW_TRY(twi_reads_create(&op->reads, left, op->n_rounds));
     TW_TRY(make_queues(op, r));
     return twi_op_worker_memory(op);
 }
@@ -254,6 +252,7 @@ static void start(twi_op_t *op)
     mm_reduce_t *r = state_of(op);
     const int64_t own = op->n_rounds * r->shares[op->rank].n, chunks = r->products.n_chunks;
     twi_products_reset(&r->products);
+    count_reads(op, r);
     twi_reads_begin(op);
     for (int64_t i = 0; i < op->n_rounds * r->n_batches; i++)
         atomic_store_explicit(&r->batch_left[i], (int32_t)chunks, memory_order_relaxed);
@@ -270,19 +269,11 @@ static void explain(const twi_op_t *op, char *text, size_t bytes)
     twi_model_explain(op, &state_of(op)->schedule, text, bytes);
 }
 
-static void destroy(twi_op_t *op)
-{
-    if (op->state)
-        twi_mm_reduce_drop(op->state);
-    free(op->state);
-}
-
 const twi_op_class_t twi_op_mm_reduce_scatter = {
     .name = "mm_reduce_scatter",
     .create = create_reduce_scatter,
     .start = start,
     .explain = explain,
-    .destroy = destroy,
 };
 
 const twi_op_class_t twi_op_mm_all_reduce = {
@@ -290,5 +281,4 @@ const twi_op_class_t twi_op_mm_all_reduce = {
     .create = create_all_reduce,
     .start = start,
     .explain = explain,
-    .destroy = destroy,
 };

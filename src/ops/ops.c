@@ -46,17 +46,6 @@ tw_status_t twi_ops_create(twi_engine_t *engine, twi_transport_t *transport, twi
     return TW_OK;
 }
 
-static void free_op(twi_op_t *op)
-{
-    op->class->destroy(op);
-    twi_units_destroy(&op->sent);
-    twi_units_destroy(&op->result);
-    twi_reads_destroy(&op->reads);
-    free(op->queues);
-    free((void *)op->agreed);
-    free(op);
-}
-
 void twi_ops_destroy(twi_ops_t *ops)
 {
     if (!ops)
@@ -72,10 +61,9 @@ void twi_ops_destroy(twi_ops_t *ops)
 
 tw_status_t twi_op_queues(twi_op_t *op, int n)
 {
-    op->queues = aligned_alloc(TWI_LINE, (size_t)n * sizeof *op->queues);
+    op->queues = twi_op_alloc(op, (size_t)n, sizeof *op->queues);
     if (!op->queues)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for %d queues", n);
-    memset(op->queues, 0, (size_t)n * sizeof *op->queues);
+        return TW_ERR_NO_MEMORY;
     op->n_queues = n;
     for (int i = 0; i < n; i++)
         op->queues[i].peer = -1;
@@ -157,25 +145,22 @@ static double operations_of(const twi_op_t *op)
     return operations * (op->problem.kind == TWI_OP_ALL_GATHER_MM ? op->size : 1);
 }
 
-tw_status_t twi_op_create(twi_ops_t *ops, const twi_op_problem_t *problem, twi_op_t **op_out)
+tw_status_t twi_op_create(twi_ops_t *ops, const twi_op_problem_t *problem, twi_op_memory_t *memory, twi_op_t **op_out)
 {
-    twi_op_t *op = calloc(1, sizeof *op);
+    twi_op_t *op = twi_arena_zeroed(&memory->plan, 1, sizeof *op);
     if (!op)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for an operator");
+    op->memory = memory;
     op->ops = ops;
     op->class = classes[problem->kind];
     op->problem = *problem;
     op->transport = ops->transport;
     op->rank = ops->transport->rank;
     op->size = ops->transport->size;
-    op->agreed = calloc((size_t)op->size, sizeof *op->agreed);
-    tw_status_t status = op->agreed ? TW_OK : twi_fail(TW_ERR_NO_MEMORY, "no memory for an operator");
-    if (status == TW_OK)
-        status = op->class->create(op);
-    if (status != TW_OK) {
-        free_op(op);
-        return status;
-    }
+    op->agreed = twi_op_alloc(op, (size_t)op->size, sizeof *op->agreed);
+    if (!op->agreed)
+        return TW_ERR_NO_MEMORY;
+    TW_TRY(op->class->create(op));
     op->alone = operations_of(op) < ALONE_OPERATIONS;
     *op_out = op;
     return TW_OK;
@@ -213,6 +198,7 @@ tw_status_t twi_op_start(twi_op_t *op)
     reset(op);
     TW_TRY(twi_op_worker_memory(op));
     op->call = ops->n_calls++;
+    twi_arena_clear(&op->memory->run);
     if (op->class->start)
         op->class->start(op);
     ops->running = op;
@@ -270,11 +256,8 @@ void twi_op_explain(const twi_op_t *op, char *text, size_t bytes)
 
 void twi_op_destroy(twi_op_t *op)
 {
-    if (!op)
+    if (!op || !twi_op_running(op))
         return;
-    if (twi_op_running(op)) {
-        (void)twi_fail(TW_ERR_STATE, "%s was released while it ran", op->class->name);
-        (void)ended(op, TW_ERR_STATE);
-    }
-    free_op(op);
+    (void)twi_fail(TW_ERR_STATE, "%s was released while it ran", op->class->name);
+    (void)ended(op, TW_ERR_STATE);
 }

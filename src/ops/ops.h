@@ -8,6 +8,7 @@
  * Only this layer knows both products and communication. One operator of a communicator runs at a time.
  */
 #include "gemm/gemm.h"
+#include "ops/memory.h"
 #include "task/task.h"
 
 /* TW_OP(NAME, name): see ops.def. */
@@ -56,8 +57,11 @@ size_t twi_ops_board_bytes(void);
 
 typedef struct twi_op twi_op_t;
 
-/* Local. What `problem` points to stays where it is until twi_op_destroy. */
-tw_status_t twi_op_create(twi_ops_t *ops, const twi_op_problem_t *problem, twi_op_t **op_out);
+/*
+ * Local. What `problem` points to stays where it is until twi_op_destroy. The operator is in `memory`, which belongs to
+ * the caller and serves no other one; after a failure, too, it is to be cleared or dropped.
+ */
+tw_status_t twi_op_create(twi_ops_t *ops, const twi_op_problem_t *problem, twi_op_memory_t *memory, twi_op_t **op_out);
 /* Begins a run; never blocks. TW_ERR_STATE while another operator runs, or when the communicator is lost. */
 tw_status_t twi_op_start(twi_op_t *op);
 /* Does a piece of the work that needs no waiting: TW_OK, TW_IN_PROGRESS, or what went wrong. */
@@ -66,7 +70,7 @@ tw_status_t twi_op_test(twi_op_t *op);
 tw_status_t twi_op_wait(twi_op_t *op, uint64_t until_ns);
 bool twi_op_running(const twi_op_t *op);
 void twi_op_explain(const twi_op_t *op, char *text, size_t bytes);
-/* If it runs, the communicator is lost. NULL is fine. */
+/* If it runs, the communicator is lost. Its memory is left to the caller. NULL is fine. */
 void twi_op_destroy(twi_op_t *op);
 
 /* Traces: see tw_trace_start. */

@@ -3,7 +3,6 @@
 #include "ops/grouped.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/sizes.h"
@@ -18,19 +17,14 @@ tw_status_t twi_counts_create(twi_op_t *op, twi_counts_t *counts)
     if (counts->bytes > op->ops->slots_bytes / 2)
         return twi_fail(TW_ERR_NO_MEMORY, "%s: two lists of %zu counts do not fit TILEWIRE_FUSE_BYTES %zu",
                         op->class->name, n, op->ops->slots_bytes);
-    counts->lists = calloc(1, counts->bytes);
+    counts->lists = twi_op_alloc(op, 1, counts->bytes);
     if (!counts->lists)
-        return twi_fail(TW_ERR_NO_MEMORY, "no memory for two lists of %zu counts", n);
+        return TW_ERR_NO_MEMORY;
     memcpy(counts->lists, problem->send_counts, list_bytes);
     memcpy(counts->lists + n, problem->recv_counts, list_bytes);
     op->lists = counts->lists;
     op->lists_bytes = counts->bytes;
     return TW_OK;
-}
-
-void twi_counts_destroy(twi_counts_t *counts)
-{
-    free(counts->lists);
 }
 
 const int64_t *twi_counts_of(const twi_op_t *op, const twi_counts_t *counts, int rank, int recv)

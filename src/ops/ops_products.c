@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Strips of products: who packs what, and the call of the engine. See products.h. */
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/sizes.h"
 #include "ops/products.h"
@@ -37,16 +35,12 @@ tw_status_t twi_products_create(twi_op_t *op, twi_products_t *p, int64_t n_strip
         return TW_OK;
     const int64_t panels = twi_ceil_div(TWI_STRIP_ROWS, p->plan->kernel->mr);
     p->strip_bytes = (size_t)twi_round_up(panels * p->plan->panel_bytes, TWI_OPS_LINE);
-    p->syncs = calloc((size_t)n_strips, sizeof *p->syncs);
-    if (!p->syncs || !twi_buffer_grow(&p->panels, (size_t)n_strips * p->strip_bytes))
+    p->syncs = twi_op_alloc(op, (size_t)n_strips, sizeof *p->syncs);
+    if (!p->syncs)
+        return TW_ERR_NO_MEMORY;
+    if (!twi_buffer_grow(p->panels, (size_t)n_strips * p->strip_bytes))
         return twi_fail(TW_ERR_NO_MEMORY, "no memory to pack %lld strips of the left matrix", (long long)n_strips);
     return TW_OK;
-}
-
-void twi_products_destroy(twi_products_t *p)
-{
-    free(p->syncs);
-    twi_buffer_drop(&p->panels);
 }
 
 void twi_products_reset(twi_products_t *p)
@@ -100,7 +94,7 @@ static const char *pack_shared(twi_op_t *op, twi_products_t *p, int64_t number, 
 {
     twi_strip_sync_t *sync = &p->syncs[number];
     const int32_t n = (int32_t)twi_gemm_strip_panels(strip, p->plan->kernel->mr);
-    char *panels = p->panels.data + (size_t)number * p->strip_bytes;
+    char *panels = p->panels->data + (size_t)number * p->strip_bytes;
     if (atomic_load_explicit(&sync->packed, memory_order_acquire) == n)
         return panels;
     const uint64_t begin = twi_trace_begin(op);

@@ -14,7 +14,7 @@ static void pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int r
 
 tw_status_t twi_shared_create(twi_op_t *op, twi_products_t *products)
 {
-    *products = (twi_products_t){.plan = &op->shared_plan, .pack = pack};
+    *products = (twi_products_t){.plan = &op->shared_plan, .panels = &op->memory->panels[1], .pack = pack};
     if (!op->problem.has_shared)
         return TW_OK;
     op->problem.shared.blocks.mb = TWI_STRIP_ROWS;

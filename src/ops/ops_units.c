@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Units that are finished in any order and told in theirs, and rounds that have been read. See op.h. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "ops/op.h"
 
-tw_status_t twi_units_create(twi_units_t *units, _Atomic uint64_t *word, int64_t n)
+tw_status_t twi_units_create(twi_op_t *op, twi_units_t *units, _Atomic uint64_t *word, int64_t n)
 {
     if (n > TWI_CALL_UNITS_MAX)
         return twi_fail(TW_ERR_UNSUPPORTED, "an operator of %lld strips; at most %lld can be counted", (long long)n,
                         (long long)TWI_CALL_UNITS_MAX);
-    *units = (twi_units_t){.word = word, .n = n, .done = calloc((size_t)n + 1, 1)};
-    return units->done ? TW_OK : twi_fail(TW_ERR_NO_MEMORY, "no memory to count %lld strips", (long long)n);
-}
-
-void twi_units_destroy(twi_units_t *units)
-{
-    free(units->done);
+    *units = (twi_units_t){.word = word, .n = n, .done = twi_op_alloc(op, (size_t)n, 1)};
+    return units->done ? TW_OK : TW_ERR_NO_MEMORY;
 }
 
 void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit, int64_t n)
@@ -34,22 +28,10 @@ void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit, int64_t n)
         twi_transport_wake(op->transport);
 }
 
-tw_status_t twi_reads_create(twi_reads_t *reads, int64_t n_rounds)
+tw_status_t twi_reads_create(twi_reads_t *reads, int64_t *left, int64_t n_rounds)
 {
-    *reads = (twi_reads_t){
-        .n_rounds = n_rounds,
-        .items = calloc((size_t)n_rounds + 1, sizeof *reads->items),
-        .left = calloc((size_t)n_rounds + 1, sizeof *reads->left),
-    };
-    if (reads->items && reads->left)
-        return TW_OK;
-    return twi_fail(TW_ERR_NO_MEMORY, "no memory to count %lld rounds", (long long)n_rounds);
-}
-
-void twi_reads_destroy(twi_reads_t *reads)
-{
-    free(reads->items);
-    free(reads->left);
+    *reads = (twi_reads_t){.n_rounds = n_rounds, .left = left};
+    return left ? TW_OK : TW_ERR_NO_MEMORY;
 }
 
 /* With the lock, or alone: passes over rounds of which nothing is left. True if it moved. */
@@ -68,8 +50,6 @@ void twi_reads_begin(twi_op_t *op)
 {
     twi_reads_t *reads = &op->reads;
     reads->next = 0;
-    if (reads->n_rounds > 0)
-        memcpy(reads->left, reads->items, (size_t)reads->n_rounds * sizeof *reads->left);
     if (pass_rounds(op))
         twi_transport_wake(op->transport);
 }

@@ -19,7 +19,7 @@ struct twi_products {
     int64_t n_strips;
     int64_t n_chunks, chunk_cols; /* of a round */
     twi_strip_sync_t *syncs;      /* [n_strips], if strips are come back to */
-    twi_buffer_t panels;          /* of all strips, then */
+    twi_buffer_t *panels;         /* for all strips, then */
     size_t strip_bytes;           /* of panels */
     /* Packs rows row..row+rows-1 of the product, one panel of a strip, at dst. */
     void (*pack)(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int rows, void *dst,
@@ -27,10 +27,9 @@ struct twi_products {
     void (*packed)(twi_op_t *op, int64_t number); /* all of a strip is; once in a run. NULL: nobody wants to know */
 };
 
-/* `plan` and `pack` are set. All rounds but the last have round_cols columns. */
+/* `plan`, `panels` and `pack` are set. All rounds but the last have round_cols columns. */
 tw_status_t twi_products_create(twi_op_t *op, twi_products_t *products, int64_t n_strips, int64_t rounds,
                                 int64_t round_cols);
-void twi_products_destroy(twi_products_t *products);
 void twi_products_reset(twi_products_t *products);
 
 /* Strip `number`, of which `strip` has all but its panels; with no columns it does nothing. */
