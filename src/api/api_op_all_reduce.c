@@ -40,12 +40,12 @@ static const struct scale_row {
 static tw_status_t check_token(const struct scale_row *row, const twi_api_product_args_t *args)
 {
     char text[TWI_TENSOR_TEXT_MAX];
-    (void)twi_tensor_dtype_text(args->dequant_scale, text, sizeof text);
+    const char *type = twi_tensor_dtype_text(args->dequant_scale, text, sizeof text);
     TW_REQUIRE(args->pertoken_scale || row->without_token,
                "dequant_scale.dtype is %s, but pertoken_scale is NULL: convert the scale by tw_trans_quant_param",
-               text);
+               type);
     TW_REQUIRE(!args->pertoken_scale || row->with_token,
-               "pertoken_scale is given, but dequant_scale.dtype is %s, must be fp32 or bf16", text);
+               "pertoken_scale is given, but dequant_scale.dtype is %s, must be fp32 or bf16", type);
     return TW_OK;
 }
 

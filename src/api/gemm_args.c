@@ -50,8 +50,8 @@ static tw_status_t check_pair(const twi_api_right_args_t *args, const tw_tensor_
 /* Neither scale nor what goes with one, because of the type of `tensor`. */
 static tw_status_t check_no_antiquant(const twi_api_right_args_t *args, const tw_tensor_t *tensor, const char *name)
 {
-    char type[TWI_TENSOR_TEXT_MAX];
-    (void)twi_tensor_dtype_text(tensor, type, sizeof type);
+    char text[TWI_TENSOR_TEXT_MAX];
+    const char *type = twi_tensor_dtype_text(tensor, text, sizeof text);
     TW_REQUIRE(!args->scale, "antiquant_scale is given, but %s.dtype is %s", name, type);
     TW_REQUIRE(!args->offset, "antiquant_offset is given, but %s.dtype is %s", name, type);
     TW_REQUIRE(args->group_size == 0, "antiquant_group_size is %" PRId64 ", but %s.dtype is %s", args->group_size, name,

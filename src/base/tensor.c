@@ -85,10 +85,9 @@ const char *twi_tensor_dtype_text(const tw_tensor_t *tensor, char *text, size_t 
 {
     const known_t *found = find_known(tensor);
     if (found)
-        (void)snprintf(text, bytes, "%s", found->text);
-    else
-        (void)snprintf(text, bytes, "{code %u, bits %u, lanes %u}", tensor->dtype.code, tensor->dtype.bits,
-                       tensor->dtype.lanes);
+        return found->text;
+    (void)snprintf(text, bytes, "{code %u, bits %u, lanes %u}", tensor->dtype.code, tensor->dtype.bits,
+                   tensor->dtype.lanes);
     return text;
 }
 

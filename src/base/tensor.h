@@ -76,7 +76,7 @@ void twi_tensor_copy_elements(char *dst, int64_t dst_step, const char *src, int6
 
 /* ---- Words ------------------------------------------------------------------------------------ */
 
-/* "(2, 3)" and "fp32", in `text` of `bytes`, which is returned. */
+/* "(2, 3)" and "fp32": in `text` of `bytes`, or where it is known anyway. */
 const char *twi_tensor_shape_text(const int64_t *shape, int ndim, char *text, size_t bytes);
 const char *twi_tensor_dtype_text(const tw_tensor_t *tensor, char *text, size_t bytes);
 
