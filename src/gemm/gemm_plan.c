@@ -3,8 +3,8 @@
  * How a problem is computed: kernel and blocks.
  *
  * A strip is mb rows, whose panels of A stay in the second-level cache for a pass over k while the panels
- * of B go by. A k-block of a panel of B stays in the first-level cache while it meets all panels of the
- * strip, and so do the sums if they fit. Packing plain matrices on the way costs the same for any number
+ * of B go by. A k-block of a panel of B stays in a cache, for tiles the first, while it meets all panels of
+ * the strip; the sums are stored between k-blocks, which therefore are as long as that allows. Packing plain matrices on the way costs the same for any number
  * of rows, so it is worth a taller strip.
  */
 #include "base/config.h"
@@ -12,10 +12,10 @@
 #include "gemm/weight.h"
 
 enum {
-    ROWS = 256,             /* of a strip */
-    PLAIN_TALLER = 4,       /* a strip where panels of B are packed on the way is so many times as tall */
-    LANES_BYTES = 1024,     /* of a column of a k-block */
-    SPLIT_BYTES = 4096,     /* the same of F16X2, whose steps are four times as long as they are to load */
+    ROWS = 256,         /* of a strip */
+    PLAIN_TALLER = 4,   /* a strip where panels of B are packed on the way is so many times as tall */
+    TILES_BYTES = 1024, /* of a column of a k-block for tiles, which take B as fast as the first-level cache has it */
+    LANES_BYTES = 4096, /* for all whose steps leave time to bring B from the second-level cache, F16X2 too */
     STRIP_BYTES = 1 << 20,  /* of a strip of A in a pass, but at most half of the second-level cache */
     COLUMNS = 256,          /* nb, if there are several passes */
     SUMS_BYTES = 512 << 10, /* of a strip and nb columns */
@@ -60,8 +60,8 @@ static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
     const int64_t lane = twi_gemm_lane_bytes(plan->kernel->lane);
     if (low && plan->direct)
         return plan->k_pad; /* B goes by once */
-    const bool split = plan->kernel->lane == TWI_LANE_F16X2 && !low;
-    return even_blocks(plan->k_pad, (split ? SPLIT_BYTES : LANES_BYTES) / lane);
+    const bool tiles = (plan->kernel->flags & TWI_KERNEL_AMX) && (low || plan->kernel->lane != TWI_LANE_F16X2);
+    return even_blocks(plan->k_pad, (tiles ? TILES_BYTES : LANES_BYTES) / lane);
 }
 
 /* A choice, or what the caller wants, as whole units and within the problem. */
