@@ -218,6 +218,24 @@ def test_negative_views(name: str, comm: tilewire.Communicator) -> None:
             assert torch.equal(CALLS[name](a, b, comm), _want(a.resolve_neg(), b.resolve_neg()))
 
 
+def test_negative_views_of_scales(comm: tilewire.Communicator) -> None:
+    g = torch.Generator().manual_seed(1)
+    x, w = (torch.randint(-9, 9, s, generator=g, dtype=torch.int8) for s in ((4, 8), (8, 8)))
+    columns, rows, floats = torch.rand(8, generator=g), torch.rand(4, generator=g), _randn(1, 4, 8)
+    for _ in range(2):
+        minus = torch._neg_view(columns)
+        y = tilewire.mm_all_reduce(x, w, comm, dequant_scale=columns, pertoken_scale=rows)
+        assert y.any() and torch.equal(tilewire.mm_all_reduce(x, w, comm, dequant_scale=minus, pertoken_scale=rows), -y)
+        options = {"x1_scale": rows, "out_dtype": torch.half}
+        y = tilewire.mm_reduce_scatter(x, w, comm, x2_scale=columns, **options)
+        assert torch.equal(tilewire.mm_reduce_scatter(x, w, comm, x2_scale=minus, **options), -y)
+        scale, minus = columns.bfloat16(), torch._neg_view(columns.bfloat16())
+        y = tilewire.mm_all_reduce(floats, w, comm, antiquant_scale=scale)
+        assert torch.equal(tilewire.mm_all_reduce(floats, w, comm, antiquant_scale=minus), -y)
+        packed = tilewire.pack_weight(torch._neg_view(_randn(2, 8, 8)))
+        assert torch.equal(tilewire.mm_all_reduce(floats, packed, comm), _want(floats, -_randn(2, 8, 8)))
+
+
 def test_errors_stay_errors(comm: tilewire.Communicator) -> None:
     x, w = _randn(1, 4, 8), _randn(2, 8, 8)
     for _ in range(2):

@@ -128,9 +128,10 @@ def _from_numpy(array: Any, name: str) -> Tensor:
 
 
 def as_tensor(value: Any, name: str) -> Tensor:
-    """Torch tensors as they are; numpy arrays and DLPack objects without a copy where possible."""
+    """Torch tensors as they are, negative views as what they show; numpy arrays and DLPack objects without a copy
+    where possible."""
     if isinstance(value, Tensor):
-        return value
+        return value.resolve_neg() if value.is_neg() else value
     if type(value).__module__ == "numpy":
         return _from_numpy(value, name)
     if hasattr(value, "__dlpack__"):
