@@ -557,6 +557,5 @@ void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, 
         columns(&work, col, right - col < plan->blocks.nb ? right : col + plan->blocks.nb);
     if (work.memory.later->left > 0)
         finish_rows(&work, work.memory.later->left);
-    if (plan->asides)
-        twi_stream_fence();
+    twi_stream_fence(); /* before anybody is told of these tiles */
 }

@@ -260,15 +260,18 @@ static int list_places(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot, c
     return n;
 }
 
-/* A result straight to where it goes: around the caches if it is large, and lines to lines. */
+/*
+ * A result straight to where it goes: around the caches if it is large, and lines to lines. If a peer's y is among the
+ * places, at any size: its lines are in the cache of another core, and a store would wait for each of them.
+ */
 static void place_result(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot, twi_gemm_place_t *place)
 {
     const int64_t row_bytes = tile->cols * t->r->out_bytes, y_step = t->op->problem.product.ldc * t->r->out_bytes;
     place->out = y_at(t, tile->row, tile->col - t->col);
     place->ld_out = t->op->problem.product.ldc;
     place->n_also = list_places(t, tile, slot, &place->also);
-    place->stream = t->r->streams && t->others_lines && twi_panels_lines(place->out, y_step, row_bytes) &&
-                    twi_panels_lines(slot, row_bytes, row_bytes);
+    place->stream = (t->r->streams || t->n_others > 0) && t->others_lines &&
+                    twi_panels_lines(place->out, y_step, row_bytes) && twi_panels_lines(slot, row_bytes, row_bytes);
     if (place->stream)
         return;
     if (t->slot_results)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Results that are written around the caches: with kernels that finish tiles on the side, a small
- * TILEWIRE_STREAM_BYTES and rows of y that are whole lines, tiles go to y and to slots while others are
- * computed. The same bits as ever, and the way is really taken, which is counted in functions that are
- * linked with --wrap. Other kernels never take it: then only the bits count.
+ * Results that are written around the caches: with kernels whose tiles have rows of whole lines, a small
+ * TILEWIRE_STREAM_BYTES and rows of y that are whole lines, tiles go to y and to slots that way. The same bits as
+ * ever, and the way is really taken, which is counted in functions that are linked with --wrap. Other kernels never
+ * take it: then only the bits count.
  */
 #define _GNU_SOURCE
 #include <stdatomic.h>
@@ -41,7 +41,8 @@ bool __wrap_twi_panels_lines(const void *at, int64_t step, int64_t row_bytes)
 
 static bool can_stream(const op_case_t *c)
 {
-    return twi_gemm_kernel_find(mm_kind(c->types->type), twi_cpu_isa())->flags & TWI_KERNEL_AMX;
+    const int out_bytes = 2, line_bytes = 64;
+    return twi_gemm_kernel_find(mm_kind(c->types->type), twi_cpu_isa())->nr * out_bytes % line_bytes == 0;
 }
 
 /* Rows enough for several strips of every rank. */
