@@ -69,8 +69,8 @@ static void walk_all(walk_t *w, size_t lists_bytes, each_fn each, void *arg)
     for (int64_t i = 0; i < e; i++) {
         w->at.expert = w->order[i].expert;
         const int next = (w->rank + 1) % w->op->size;
-        int64_t start = 0; /* the first row for rank+1 */
-        for (int d = 0; d < next; d++)
+        int64_t start = 0; /* the first row for rank+1, unless all are one strip: its matrix is taken once */
+        for (int d = 0; d < next && w->order[i].rows > w->strip_rows; d++)
             start += w->send[d * e + w->at.expert];
         walk_rows(w, start, w->order[i].rows, each, arg);
         walk_rows(w, 0, start, each, arg);

@@ -23,6 +23,7 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
         .shard_rows = share_rows,
         .bytes = all,
         .wire_bytes = all + second,
+        .passes = product->m <= TWI_STRIP_ROWS, /* own rows come after those for others, not with them */
         .slots_bytes = op->ops->slots_bytes,
         .size = op->size,
         .wish = op->problem.rounds,
@@ -71,20 +72,27 @@ static void cut_shares(const twi_op_t *op, mm_reduce_t *r, int64_t rows)
     }
 }
 
+/* In how many strips some rows are cut: less than a tile that is left is no strip of its own, if it fits the last. */
+static int64_t strips_of(const twi_op_t *op, const mm_reduce_t *r, int64_t rows)
+{
+    const int64_t height = strip_rows(op, r), room = TWI_STRIP_ROWS - height;
+    const int64_t rest = twi_least(op->plan.kernel->mr - 1, room > 0 ? room : 0);
+    return rows <= height ? rows > 0 : twi_ceil_div(rows - rest, height);
+}
+
 static int64_t count_strips(const twi_op_t *op, const mm_reduce_t *r)
 {
-    const int64_t height = strip_rows(op, r);
     int64_t n = 0;
     for (int d = 0; r->schedule.fused && d < op->size; d++)
-        n += twi_ceil_div(r->shares[d].rows, height);
-    return r->schedule.fused ? n : twi_ceil_div(op->problem.product.m, height);
+        n += strips_of(op, r, r->shares[d].rows);
+    return r->schedule.fused ? n : strips_of(op, r, op->problem.product.m);
 }
 
 static int64_t add_strips(const twi_op_t *op, mm_reduce_t *r, int64_t n, int64_t row, int64_t rows)
 {
-    const int64_t height = strip_rows(op, r);
-    for (const int64_t end = row + rows; row < end; row += height)
-        r->strips[n++] = (mm_strip_t){.row = row, .rows = twi_least(end - row, height)};
+    const int64_t height = strip_rows(op, r), end = row + rows;
+    for (int64_t left = strips_of(op, r, rows); left > 0; left--, row += height)
+        r->strips[n++] = (mm_strip_t){.row = row, .rows = left > 1 ? height : end - row};
     return n;
 }
 

@@ -10,10 +10,12 @@
 
 #include "base/sizes.h"
 
-#define COPY_BYTES_PER_US 5000.0 /* between two caches, reading and writing */
-#define LATENCY_US 3.0           /* of a collective of nothing */
-#define STRIP_US 1.0             /* that a strip of its own costs, */
-#define FUSED_US 20.0            /* and all of them together at least */
+#define COPY_BYTES_PER_US 5000.0  /* between two caches, reading and writing */
+#define LATENCY_US 3.0            /* of a collective of nothing */
+#define STRIP_US 1.0              /* that a strip of its own costs, */
+#define FUSED_US 20.0             /* and all of them together at least */
+#define PASS_BYTES_PER_US 30000.0 /* of a right matrix that is taken once more, */
+#define PASS_ITEMS_PER_US 4000.0  /* elements of one that is converted on the way */
 
 /* Operations of a core in a microsecond. */
 static double rate_of(const twi_gemm_kernel_t *kernel)
@@ -31,6 +33,19 @@ static double rate_of(const twi_gemm_kernel_t *kernel)
     default:
         return 4e3;
     }
+}
+
+/* What comes with tiles that are sent one by one. */
+static double price_us(const twi_model_args_t *args)
+{
+    const twi_gemm_plan_t *plan = args->plan;
+    const twi_gemm_kind_t kind = plan->problem->kind;
+    const double items = (double)args->passes * (double)plan->problem->k * (double)plan->problem->n;
+    const bool converted = plan->quantised || twi_gemm_lanes_differ(plan->kernel, kind);
+    const double strips = (double)args->size * (double)twi_ceil_div(args->shard_rows, TWI_STRIP_ROWS) * STRIP_US;
+    const double passes =
+        converted ? items / PASS_ITEMS_PER_US : items * (double)twi_gemm_kind_bytes(kind) / PASS_BYTES_PER_US;
+    return (strips > FUSED_US ? strips : FUSED_US) + passes;
 }
 
 static twi_schedule_t wished(const twi_model_args_t *args, twi_schedule_t schedule, int64_t least)
@@ -54,7 +69,6 @@ twi_schedule_t twi_model_choose(const twi_model_args_t *args)
     const int64_t least = half > 0 && args->bytes > half ? twi_ceil_div(args->bytes, half) : 1;
     if (args->wish != TW_ROUNDS_AUTO)
         return wished(args, schedule, least);
-    const double strips = (double)args->size * (double)twi_ceil_div(args->shard_rows, TWI_STRIP_ROWS);
     const double hidden = schedule.gemm_us < schedule.comm_us ? schedule.gemm_us : schedule.comm_us;
     schedule.fused = true;
     /* Coming back to a strip costs more than rounds hide: no more of them than the slots ask for. */
@@ -66,7 +80,7 @@ twi_schedule_t twi_model_choose(const twi_model_args_t *args)
         schedule.why = "the slots hold no more of it at a time";
     else if (args->shard_rows < plan->kernel->mr)
         schedule = (twi_schedule_t){false, 1, schedule.gemm_us, schedule.comm_us, "a rank's rows do not fill a tile"};
-    else if (hidden < FUSED_US || hidden < strips * STRIP_US)
+    else if (hidden < price_us(args))
         schedule = (twi_schedule_t){false, 1, schedule.gemm_us, schedule.comm_us, "there is too little to hide"};
     return schedule;
 }

@@ -130,8 +130,8 @@ static const sizes_t sizes[] = {
     {OP_MM_REDUCE_SCATTER, K2(17), 8, K2(16), FITS},
     {OP_MM_REDUCE_SCATTER, K2(17), K2(16), 8, FITS},
     {OP_MM_REDUCE_SCATTER, 64, K2(17), K2(16), FITS},
-    {OP_MM_REDUCE_SCATTER, K2(20), 8, K2(16), FITS}, /* more strips than can be counted, if they were all low */
-    {OP_MM_ALL_REDUCE, K2(20), 8, K2(16), FITS},
+    {OP_MM_REDUCE_SCATTER, K2(20), 8, K2(15), FITS}, /* more strips than can be counted, if they were all low */
+    {OP_MM_ALL_REDUCE, K2(20), 8, K2(15), FITS},
     {OP_MM_ALL_REDUCE, K2(17), 8, K2(16), FITS},
     {OP_MM_ALL_REDUCE, K2(17), K2(16), 8, FITS},
     {OP_MM_ALL_REDUCE, 64, K2(17), K2(16), FITS},
@@ -199,6 +199,29 @@ TEST_RANKS(sizes, "1,2,4")(tw_comm_t *comm)
             s.fate = NO_MEMORY;
             try_prepare(comm, &s, false);
         }
+    }
+}
+
+/* To send tiles one by one takes the right matrix twice where a product of few rows takes it once. */
+TEST_RANKS(few_rows_are_not_fused, "2,4")(tw_comm_t *comm)
+{
+    static const struct {
+        int64_t m;
+        const char *said;
+    } rows[] = {{64, ": not fused, 1 round (there is too little to hide)"},
+                {1024, ": fused, 1 round (there is more to hide than it costs)"}};
+    for (int i = 0; i < 2 * MM_LENGTH(rows); i++) {
+        const op_kind_t kind = i % 2 ? OP_MM_ALL_REDUCE : OP_MM_REDUCE_SCATTER;
+        const sizes_t s = {kind, rows[i / 2].m, 1024, 4096, FITS};
+        char text[1000] = "";
+        large_t it;
+        tw_op_t *op = NULL;
+        large_open(&it, &s, tw_comm_size(comm), false);
+        CHECK_OK(op_call_prepare(&it.call, comm, &op));
+        CHECK_OK(tw_op_explain(op, text, sizeof text));
+        CHECK_CONTAINS(text, rows[i / 2].said);
+        tw_op_release(op);
+        large_close(&it);
     }
 }
 
