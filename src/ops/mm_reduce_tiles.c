@@ -114,7 +114,8 @@ static twi_gemm_also_t other_at(const mm_tiles_t *t, int i, int64_t row, int64_t
     return (twi_gemm_also_t){.at = other->at + at, .step = other->step};
 }
 
-static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int64_t cols, twi_gemm_also_t to)
+static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int64_t cols, twi_gemm_also_t to,
+                       twi_copy_rows_fn copy_rows)
 {
     const twi_rows_t copy = {
         .dst = to.at,
@@ -124,7 +125,7 @@ static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int6
         .n = rows,
         .bytes = (size_t)(cols * t->r->out_bytes),
     };
-    t->r->copy_rows(&copy);
+    copy_rows(&copy);
 }
 
 /* The result of a block from `row` of the product on to our y, and to those of peers. */
@@ -137,9 +138,9 @@ static void store_block(const mm_tiles_t *t, int64_t row, int64_t rows, int64_t 
                                y_at(t, row, col), problem->product.ldc);
         return;
     }
-    store_rows(t, block, rows, cols, (twi_gemm_also_t){y_at(t, row, col), y_step});
+    store_rows(t, block, rows, cols, (twi_gemm_also_t){y_at(t, row, col), y_step}, t->r->copy_rows);
     for (int i = 0; i < t->n_others; i++)
-        store_rows(t, block, rows, cols, other_at(t, i, row, col));
+        store_rows(t, block, rows, cols, other_at(t, i, row, col), t->r->push_rows);
 }
 
 static void set_sources(const mm_tiles_t *t, const mm_strip_t *strip, int64_t first, int64_t col, int64_t cols)

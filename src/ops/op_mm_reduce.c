@@ -227,6 +227,7 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     TW_TRY(twi_mm_reduce_plan(op, r, owner_rows));
     r->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, product->m, r->out_type);
     r->copy_rows = twi_copy_rows_select(r->streams);
+    r->push_rows = twi_copy_rows_select(true);
     lend_y(op, r);
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
     TW_TRY(twi_units_create(op, &op->sent, &board->sent, op->n_rounds * r->n_sends));
