@@ -135,6 +135,12 @@ static void begin(plan_key_t *key, operands_t *operands)
     operands->n_counts = 0;
 }
 
+/* Rows that are contiguous: the number of them is not in the key, and where there is none strides do not matter. */
+static bool has_rows(const tw_tensor_t *view)
+{
+    return view->ndim == 2 && (!view->strides || view->strides[1] == 1);
+}
+
 bool operands_take(const request_t *request, PyObject *options, plan_key_t *key, operands_t *operands)
 {
     const bool grouped = request->send != NULL;
@@ -142,7 +148,7 @@ bool operands_take(const request_t *request, PyObject *options, plan_key_t *key,
     key_add_option(key, request->name);
     if (grouped && !take_both_counts(key, operands, request->send, request->recv))
         return false;
-    if (!view_of(request->x1, request->where, &operands->left) || (grouped && operands->left.ndim != 2))
+    if (!view_of(request->x1, request->where, &operands->left) || (grouped && !has_rows(&operands->left)))
         return false;
     key_add_layout(key, &operands->left, grouped ? 1 : 0);
     if (!take_right(key, operands, request->x2, request->where) ||

@@ -58,6 +58,8 @@ static void place(const plan_t *plan, const operands_t *operands)
     if (!plan->counts)
         return;
     plan->left->shape[0] = operands->left.shape[0];
+    if (operands->left.strides)
+        memcpy(plan->left->strides, operands->left.strides, 2 * sizeof *plan->left->strides);
     memcpy(plan->counts, operands->counts, (size_t)plan->n_counts * sizeof *plan->counts);
 }
 
@@ -72,18 +74,42 @@ static void *handle_of(PyObject *comm)
     return handle;
 }
 
-/* With the communicator's lock held. */
-static bool run_locked(PyObject *comm, const plan_t *plan, const operands_t *operands, PyObject **results)
+/*
+ * With the communicator's lock held: results and addresses, and the operator's status. False: an exception is set. No
+ * garbage is collected meanwhile, whose finalizers could want the lock.
+ */
+static bool run_locked(PyObject *comm, const plan_t *plan, const operands_t *operands, PyObject **results,
+                       int *status_out)
 {
-    if (!make_results(comm, plan, operands, results))
-        return false;
-    place(plan, operands);
-    void *handle = handle_of(comm);
+    const int collects = PyGC_Disable();
+    void *handle = make_results(comm, plan, operands, results) ? handle_of(comm) : NULL;
+    if (collects)
+        (void)PyGC_Enable();
     if (!handle)
         return false;
+    place(plan, operands);
     PyThreadState *thread = PyEval_SaveThread();
-    const int status = plan->function(handle, plan->args);
+    *status_out = plan->function(handle, plan->args);
     PyEval_RestoreThread(thread);
+    return true;
+}
+
+/* Gives the lock back, whatever happened. */
+static bool release(PyObject *lock)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *none = PyObject_CallMethodObjArgs(lock, calls_names.release, NULL);
+    const bool released = none != NULL;
+    Py_XDECREF(none);
+    if (type)
+        PyErr_Restore(type, value, trace);
+    return released;
+}
+
+/* Raises what a status stands for. */
+static bool succeeded(int status)
+{
     if (status == TW_OK)
         return true;
     PyObject *none = PyObject_CallFunction(calls_given.check, "i", status);
@@ -95,19 +121,13 @@ static bool run_locked(PyObject *comm, const plan_t *plan, const operands_t *ope
 
 static bool run(PyObject *comm, const plan_t *plan, const operands_t *operands, PyObject **results)
 {
-    PyObject *lock = PyObject_GetAttr(comm, calls_names.lock), *type, *value, *trace;
-    const int got = lock ? calls_truth(PyObject_CallMethodObjArgs(lock, calls_names.acquire, NULL)) : -1;
-    bool ran = got > 0 && run_locked(comm, plan, operands, results);
-    if (got > 0) {
-        PyErr_Fetch(&type, &value, &trace);
-        PyObject *none = PyObject_CallMethodObjArgs(lock, calls_names.release, NULL);
-        ran = ran && none;
-        Py_XDECREF(none);
-        if (type)
-            PyErr_Restore(type, value, trace);
-    }
+    int status = TW_OK;
+    PyObject *lock = PyObject_GetAttr(comm, calls_names.lock);
+    const bool held = lock && calls_truth(PyObject_CallMethodObjArgs(lock, calls_names.acquire, NULL)) > 0;
+    const bool ran = held && run_locked(comm, plan, operands, results, &status);
+    const bool released = held && release(lock);
     Py_XDECREF(lock);
-    return ran;
+    return ran && released && succeeded(status);
 }
 
 /* One result as it is, two in a tuple; what is grouped always in a tuple. */

@@ -14,7 +14,6 @@ import spawn
 import torch
 
 
-
 def _x(*shape: int) -> torch.Tensor:
     return torch.ones(*shape).bfloat16()
 

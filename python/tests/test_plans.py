@@ -145,6 +145,42 @@ def test_rows_of_experts_change(comm: tilewire.Communicator) -> None:
             assert tilewire.alltoallv_gmm(x, weight, send, send, comm, **options)[2] is None
 
 
+def test_no_rows_are_no_rule_for_others(comm: tilewire.Communicator) -> None:
+    wide, w = _randn(1, 9, 16), _randn(2, 1, 8, 6)
+    for n in (0, 4, 0, 1, 9):
+        x = wide[:n, ::2]
+        for op in (tilewire.gmm_alltoallv, tilewire.alltoallv_gmm):
+            assert torch.equal(op(x, w, [n], [n], comm)[0], _want(x.contiguous(), w[0]))
+
+
+@planned
+def test_finalizers_may_use_the_communicator(comm: tilewire.Communicator) -> None:
+    x, w = _randn(1, 4, 8), _randn(2, 8, 8)
+    done = threading.Event()
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            comm.barrier()
+
+    def work() -> None:
+        for _ in range(3000):
+            Cycle()
+            tilewire.mm_all_reduce(x, w, comm)
+            tilewire.gmm_alltoallv(x, w.unsqueeze(0), [4], [4], comm)
+        done.set()
+
+    before = gc.get_threshold()
+    gc.set_threshold(7, 2, 2)
+    try:
+        threading.Thread(target=work, daemon=True).start()
+        assert done.wait(60), "a finalizer waits for a lock of its own thread"
+    finally:
+        gc.set_threshold(*before)
+
+
 def test_wrong_counts_after_right_ones(comm: tilewire.Communicator) -> None:
     x, w = _randn(1, 4, 8), _randn(2, 1, 8, 8)
     for _ in range(2):
@@ -155,6 +191,7 @@ def test_wrong_counts_after_right_ones(comm: tilewire.Communicator) -> None:
         ([4, 0], [4, 0], "counts"),
         ([4], [4, 0], "recv_counts"),
         ([4.0], [4], "send_counts"),
+        ([2**64 + 4], [4], "send_counts has 18446744073709551620"),
         (4, [4], "send_counts"),
     ):
         with pytest.raises(RuntimeError, match=name):

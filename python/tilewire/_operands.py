@@ -40,6 +40,12 @@ def columns_of(x2: WeightLike, name: str, ndim: int = 2) -> int:
     return shape[-1]
 
 
+def rows_of(x1: View, name: str) -> int:
+    if not x1.shape:
+        wrong(name, "has no dimensions; it must have 2")
+    return x1.shape[0]
+
+
 def right_matrix(x2: Any, name: str, nz: bool = False) -> WeightLike:
     """A right matrix: packed, if it is large enough to be worth a copy."""
     if type(x2) is Weight:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: the filled argument struct of a call is kept, so that the next one like it only sets addresses; see calls/calls.h.
+"""Plans: the filled argument struct of a call is kept, and the next one like it only sets addresses; see calls/calls.h.
 
 Every call goes the long way, with the same results, without the extension, with a PyTorch that lacks DLPack's table of
 C functions, and if TILEWIRE_PLANS is 0.
@@ -65,7 +65,7 @@ operator, whose answer is always a pair.
 """
 
 alias: Any = _calls.alias if AVAILABLE else _nothing
-"""alias(comm, name, where, x1, x2, rest, known, options[, send, recv]): again finds what it knows with other options."""
+"""alias(comm, name, where, x1, x2, rest, known, options[, send, recv]): again finds a plan by other options, too."""
 
 plans: Any = _calls.plans if AVAILABLE else _nothing
 """plans(): what a communicator keeps them in."""

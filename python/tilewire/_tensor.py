@@ -158,4 +158,7 @@ def as_counts(values: Any, name: str) -> list[int]:
         counts = [v.__index__() for v in values]
     except (TypeError, AttributeError) as error:
         raise RuntimeError(f"{name} must be a list of integers, not {values!r:.120}") from error
+    for count in counts:
+        if not -1 << 63 <= count < 1 << 63:
+            raise RuntimeError(f"{name} has {count}, which is no number of rows")
     return counts

@@ -26,6 +26,7 @@ from ._operands import (
     product_type,
     reduced_type,
     right_matrix,
+    rows_of,
     scaled_type,
     wire_code,
 )
@@ -178,7 +179,7 @@ def mm_reduce_scatter(
         v[0].fill(x1)
         n = columns_of(x2 if packed else v[1], "x2")
         if out is None:
-            m = v[0].shape[0]
+            m = rows_of(v[0], "x1")
             y = v[2].fresh(x1, m // comm.size, n, scaled_type(x1, x2_scale, out_dtype))
         else:
             y = given_result(v, out)
@@ -242,7 +243,7 @@ def all_gather_mm(
         right = 0 if packed else v[1].fill(x2)
         v[0].fill(x1)
         n = columns_of(x2 if packed else v[1], "x2")
-        m = v[0].shape[0] * comm.size
+        m = rows_of(v[0], "x1") * comm.size
         y = v[2].fresh(x1, m, n, scaled_type(x1, x2_scale, out_dtype)) if out is None else given_result(v, out)
         gathered = gather_out if gather_output else None
         if gather_output and gathered is None:

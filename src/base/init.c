@@ -28,8 +28,8 @@ typedef struct warnings {
 } warnings_t;
 
 /* Variables with our prefix that are not settings of the library. */
-static const char *const foreign_names[] = {"SEEDS",        "LIBRARY",  "WEIGHT_CACHE",
-                                            "RESULT_CACHE", "NPU_NAME", "NPU_COUNT"};
+static const char *const foreign_names[] = {"SEEDS", "LIBRARY",  "WEIGHT_CACHE", "RESULT_CACHE",
+                                            "PLANS", "NPU_NAME", "NPU_COUNT"};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static twi_config_t the_config;

@@ -4,8 +4,8 @@
  *
  * A strip is mb rows, whose panels of A stay in the second-level cache for a pass over k while the panels
  * of B go by. A k-block of a panel of B stays in a cache, for tiles the first, while it meets all panels of
- * the strip; the sums are stored between k-blocks, which therefore are as long as that allows. Packing plain matrices on the way costs the same for any number
- * of rows, so it is worth a taller strip.
+ * the strip; the sums are stored between k-blocks, which therefore are as long as that allows. Packing plain
+ * matrices on the way costs the same for any number of rows, so it is worth a taller strip.
  */
 #include "base/config.h"
 #include "base/sizes.h"
@@ -86,12 +86,12 @@ static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
     return blocks;
 }
 
-/* Whole lines of C, in tiles too, and so many of them that they would not stay in a cache. */
+/* Whole lines of C, in tiles too, and so many of them that they would not stay in a cache; where the level can. */
 bool twi_gemm_streams(const twi_gemm_plan_t *plan, const void *c, int64_t ldc, int64_t rows, uint32_t type)
 {
     const int64_t item = (int64_t)twi_dtype_bytes(type), row = ldc * item, tile = plan->kernel->nr * item;
     const bool whole = (uintptr_t)c % LINE_BYTES == 0 && row % LINE_BYTES == 0 && tile % LINE_BYTES == 0 && row > 0;
-    return whole && rows >= (int64_t)twi_config()->stream_bytes / row;
+    return whole && plan->kernel->isa >= TWI_ISA_AVX512 && rows >= (int64_t)twi_config()->stream_bytes / row;
 }
 
 void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)

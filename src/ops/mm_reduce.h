@@ -74,7 +74,7 @@ typedef struct mm_reduce {
     _Atomic int32_t *own_left;   /* [own pieces] panels to sum */
     twi_reduce_fn reduce;
     twi_copy_rows_fn copy_rows; /* to our y, */
-    twi_copy_rows_fn push_rows; /* and to that of a peer: always around the caches */
+    twi_copy_rows_fn push_rows; /* and to that of a peer: around the caches where that can be */
     const twi_wire_kernels_t *wire;
 } mm_reduce_t;
 

@@ -272,6 +272,7 @@ static void place_result(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot,
     place->ld_out = t->op->problem.product.ldc;
     place->n_also = list_places(t, tile, slot, &place->also);
     place->stream = (t->r->streams || t->n_others > 0) && t->others_lines &&
+                    tile->col * t->r->out_bytes % TWI_OPS_LINE == 0 &&
                     twi_panels_lines(place->out, y_step, row_bytes) && twi_panels_lines(slot, row_bytes, row_bytes);
     if (place->stream)
         return;
