@@ -126,7 +126,9 @@ void twi_gemm_space_destroy(twi_gemm_space_t *space); /* not the team; NULL is f
 /* The problem has been checked: sizes fit, types go together, memory is there. */
 void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out);
 
-/* Whether rows of a result of the plan's kernel are worth a way around the caches. */
+/* Whether results of this type can go around the caches: the level can, and rows of a tile are whole lines. */
+bool twi_gemm_can_stream(const twi_gemm_plan_t *plan, uint32_t type);
+/* Whether rows of a result are worth it. */
 bool twi_gemm_streams(const twi_gemm_plan_t *plan, const void *c, int64_t ldc, int64_t rows, uint32_t type);
 
 /* Computes all of it on the team of the space. TW_ERR_NO_MEMORY when there is no memory to work with. */

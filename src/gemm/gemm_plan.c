@@ -86,12 +86,18 @@ static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
     return blocks;
 }
 
-/* Whole lines of C, in tiles too, and so many of them that they would not stay in a cache; where the level can. */
+bool twi_gemm_can_stream(const twi_gemm_plan_t *plan, uint32_t type)
+{
+    const int64_t row = plan->kernel->nr * (int64_t)twi_dtype_bytes(type);
+    return plan->kernel->isa >= TWI_ISA_AVX512 && row % LINE_BYTES == 0;
+}
+
+/* Whole lines of C, and so many of them that they would not stay in a cache. */
 bool twi_gemm_streams(const twi_gemm_plan_t *plan, const void *c, int64_t ldc, int64_t rows, uint32_t type)
 {
-    const int64_t item = (int64_t)twi_dtype_bytes(type), row = ldc * item, tile = plan->kernel->nr * item;
-    const bool whole = (uintptr_t)c % LINE_BYTES == 0 && row % LINE_BYTES == 0 && tile % LINE_BYTES == 0 && row > 0;
-    return whole && plan->kernel->isa >= TWI_ISA_AVX512 && rows >= (int64_t)twi_config()->stream_bytes / row;
+    const int64_t row = ldc * (int64_t)twi_dtype_bytes(type);
+    const bool whole = (uintptr_t)c % LINE_BYTES == 0 && row % LINE_BYTES == 0 && row > 0;
+    return whole && twi_gemm_can_stream(plan, type) && rows >= (int64_t)twi_config()->stream_bytes / row;
 }
 
 void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)

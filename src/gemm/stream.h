@@ -3,8 +3,8 @@
 #define TWI_GEMM_STREAM_H
 /*
  * Writing around the caches, for results that are too large to stay there, or that another core has in its
- * own: a line of C is not read before it is overwritten, and nothing that is still needed is pushed out. Epilogues do it where they are
- * told to (twi_gemm_part_t.stream).
+ * own: a line of C is not read before it is overwritten, and nothing that is still needed is pushed out.
+ * Epilogues do it where they are told to (twi_gemm_part_t.stream).
  */
 #if defined(__x86_64__)
 #include <xmmintrin.h>

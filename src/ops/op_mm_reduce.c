@@ -191,14 +191,15 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
 }
 
 /*
- * If y is in our window, the owner of results may write there: with two ranks. With more of them it would store every
- * line to all of them at once, which is slower than that they come for it.
+ * If y is in our window, the owner of results may write there: with two ranks, and around the caches. With more of them
+ * it would store every line to all of them at once, and else wait for lines that we have; both are slower than that
+ * peers come for it.
  */
 static void lend_y(twi_op_t *op, mm_reduce_t *r)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
     const int64_t bytes = r->out_bytes;
-    if (r->gathers && op->size == 2 && op->problem.wire != TW_WIRE_INT8)
+    if (r->gathers && op->size == 2 && op->problem.wire != TW_WIRE_INT8 && twi_gemm_can_stream(&op->plan, r->out_type))
         r->pushed = twi_entry_lend(op, product->c, product->m, product->n * bytes, product->ldc * bytes);
 }
 
