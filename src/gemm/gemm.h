@@ -72,13 +72,14 @@ typedef struct twi_gemm_hook {
 
 /*
  * Sizes of blocks. A k-block is what a panel of B has in the first-level cache; a pass is some k-blocks
- * for which the strip of A is in the second; with several passes the sums of nb columns wait in between.
+ * for which a stack of A is in the second; with several passes the sums of nb columns wait in between.
  */
 typedef struct twi_gemm_blocks {
-    int64_t mb;   /* rows of a strip */
-    int64_t nb;   /* columns that share the passes of a strip */
-    int64_t kb;   /* k of a block */
-    int64_t pass; /* k of a pass, whole blocks */
+    int64_t mb;    /* rows of a strip, at most */
+    int64_t stack; /* of them that are multiplied at a time: a higher strip is one stack after the other */
+    int64_t nb;    /* columns that share the passes of a stack */
+    int64_t kb;    /* k of a block */
+    int64_t pass;  /* k of a pass, whole blocks */
 } twi_gemm_blocks_t;
 
 struct tw_weight;
@@ -144,13 +145,14 @@ typedef struct twi_gemm_panel {
 
 /*
  * Rows row..row+rows-1, all of one group, or those of some panels from anywhere in it; at most blocks.mb / mr panels.
- * Columns col..col+cols-1, col a multiple of nr.
+ * Columns col..col+cols-1, col a multiple of nr. Tiles come by columns, from left to right, in each stack.
  */
 typedef struct twi_gemm_strip {
     int group;
     int64_t row, rows;
     const twi_gemm_panel_t *panels; /* NULL: rows follow each other */
     int n_panels;
+    int first_panel; /* what the first one is called in tiles */
     int64_t col, cols;
     const void *a;               /* its panels of A, one after the other */
     const twi_gemm_hook_t *hook; /* NULL: the problem's */

@@ -5,14 +5,17 @@
  * A strip is mb rows, whose panels of A stay in the second-level cache for a pass over k while the panels
  * of B go by. A k-block of a panel of B stays in a cache, for tiles the first, while it meets all panels of
  * the strip; the sums are stored between k-blocks, which therefore are as long as that allows. Packing plain
- * matrices on the way costs the same for any number of rows, so it is worth a taller strip.
+ * matrices on the way costs the same for any number of rows, so it is worth a taller strip. Where panels of B
+ * cost nothing but their way and k is long, fewer rows at a time are better than several passes, whose sums
+ * come from further away.
  */
 #include "base/config.h"
 #include "base/sizes.h"
 #include "gemm/weight.h"
 
 enum {
-    ROWS = 256,         /* of a strip */
+    ROWS = 256,         /* of a strip, */
+    STACK_ROWS = 128,   /* and of a stack at least: for fewer of them B would go by too often */
     PLAIN_TALLER = 4,   /* a strip where panels of B are packed on the way is so many times as tall */
     TILES_BYTES = 1024, /* of a column of a k-block for tiles, which take B as fast as the first-level cache has it */
     LANES_BYTES = 4096, /* for all whose steps leave time to bring B from the second-level cache, F16X2 too */
@@ -55,12 +58,27 @@ static int64_t strip_bytes(void)
     return l2 > 0 ? at_most(STRIP_BYTES, l2 / 2) : STRIP_BYTES / 2;
 }
 
+static bool is_tiles(const twi_gemm_plan_t *plan)
+{
+    return (plan->kernel->flags & TWI_KERNEL_AMX) != 0;
+}
+
+/* Rows that fit as one pass over all of k, if that is worth it. */
+static int64_t choose_stack(const twi_gemm_plan_t *plan, int64_t mb)
+{
+    if (!is_tiles(plan) || !plan->direct)
+        return mb;
+    const int64_t row_bytes = at_least(plan->k_pad * twi_gemm_lane_bytes(plan->kernel->lane), 1);
+    const int64_t fit = strip_bytes() / row_bytes;
+    return at_most(at_least(fit - fit % plan->kernel->mr, STACK_ROWS), mb);
+}
+
 static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
 {
     const int64_t lane = twi_gemm_lane_bytes(plan->kernel->lane);
     if (low && plan->direct)
         return plan->k_pad; /* B goes by once */
-    const bool tiles = (plan->kernel->flags & TWI_KERNEL_AMX) && (low || plan->kernel->lane != TWI_LANE_F16X2);
+    const bool tiles = is_tiles(plan) && (low || plan->kernel->lane != TWI_LANE_F16X2);
     return even_blocks(plan->k_pad, (tiles ? TILES_BYTES : LANES_BYTES) / lane);
 }
 
@@ -78,8 +96,9 @@ static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
     const bool low = problem->m <= kernel->mr;
     twi_gemm_blocks_t blocks;
     blocks.mb = settle(wanted->mb, problem->weight ? ROWS : ROWS * PLAIN_TALLER, kernel->mr, problem->m);
+    blocks.stack = settle(wanted->stack, choose_stack(plan, blocks.mb), kernel->mr, blocks.mb);
     blocks.kb = settle(wanted->kb, choose_kb(plan, low), kernel->ks, plan->k_pad);
-    const int64_t fits = at_least(strip_bytes() / (blocks.mb * twi_gemm_lane_bytes(kernel->lane)), 1);
+    const int64_t fits = at_least(strip_bytes() / (blocks.stack * twi_gemm_lane_bytes(kernel->lane)), 1);
     const int64_t pass = low ? plan->k_pad : even_blocks(plan->k_pad, fits);
     blocks.pass = settle(wanted->pass, pass, blocks.kb, plan->k_pad);
     blocks.nb = settle(wanted->nb, at_most(COLUMNS, SUMS_BYTES / (blocks.mb * 4)), kernel->nr, problem->n);

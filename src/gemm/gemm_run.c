@@ -131,7 +131,7 @@ static void cut_rows(run_t *run, group_t *groups, int64_t wanted)
     const bool small = plan->k_pad * plan->stored_bytes <= SMALL_B_BYTES / problem->n;
     const int64_t chunks = small ? 1 : twi_ceil_div(problem->n, CHUNK_COLUMNS);
     const int mr = plan->kernel->mr;
-    run->strip_rows = plan->blocks.mb;
+    run->strip_rows = plan->blocks.stack;
     fill_groups(problem, run->strip_rows, mr, groups, run->n_groups);
     while (groups[run->n_groups].strip * chunks < wanted && run->strip_rows > STRIP_PANELS * mr) {
         run->strip_rows = twi_ceil_div(run->strip_rows, 2 * mr) * mr;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One strip of a product, by one thread: all loops around the kernel. For nb columns, for each pass over
- * k, for each panel of B, for each k-block of the pass, for each panel of A: a call of the kernel; after
- * the last k-block the tile is finished while it is in cache.
+ * One strip of a product, by one thread: all loops around the kernel. For each stack of it, for nb columns, for
+ * each pass over k, for each panel of B, for each k-block of the pass, for each panel of A: a call of the kernel;
+ * after the last k-block the tile is finished while it is in cache.
  */
 #include <string.h>
 
@@ -353,7 +353,7 @@ static twi_gemm_tile_t tile_at(const work_t *w, int64_t i, int64_t panel)
         .rows = rows.rows,
         .cols = cols < kernel->nr ? (int)cols : kernel->nr,
         .group = w->strip->group,
-        .panel = (int)i,
+        .panel = w->strip->first_panel + (int)i,
     };
 }
 
@@ -540,7 +540,7 @@ static void columns(const work_t *w, int64_t col, int64_t end)
     } while (pass.k0 < plan->k_pad);
 }
 
-void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory)
+static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory)
 {
     const work_t work = {
         .plan = plan,
@@ -557,5 +557,34 @@ void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, 
         columns(&work, col, right - col < plan->blocks.nb ? right : col + plan->blocks.nb);
     if (work.memory.later->left > 0)
         finish_rows(&work, work.memory.later->left);
+}
+
+/* Panels first..first+n-1 of a strip. */
+static twi_gemm_strip_t stack_of(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, int64_t first, int64_t n)
+{
+    const int mr = plan->kernel->mr;
+    const int64_t skipped = first * mr, left = strip->rows - skipped;
+    twi_gemm_strip_t stack = *strip;
+    stack.a = (const char *)strip->a + first * plan->panel_bytes;
+    stack.first_panel = (int)first;
+    if (strip->panels) {
+        stack.panels = strip->panels + first;
+        stack.n_panels = (int)n;
+        return stack;
+    }
+    stack.row = strip->row + skipped;
+    stack.rows = left < n * mr ? left : n * mr;
+    return stack;
+}
+
+void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory)
+{
+    const int mr = plan->kernel->mr;
+    const int64_t panels = twi_gemm_strip_panels(strip, mr);
+    const int64_t n = twi_ceil_div(panels, twi_ceil_div(panels * mr, plan->blocks.stack));
+    for (int64_t first = 0; first < panels; first += n) {
+        const twi_gemm_strip_t stack = stack_of(plan, strip, first, panels - first < n ? panels - first : n);
+        multiply_stack(plan, &stack, memory);
+    }
     twi_stream_fence(); /* before anybody is told of these tiles */
 }

@@ -32,12 +32,12 @@ static int panels_of(const twi_op_t *op, const mm_strip_t *strip)
     return (int)twi_ceil_div(strip->rows, op->plan.kernel->mr);
 }
 
-/* Whether there is room for another strip; then its panels are counted. */
+/* Whether there is room for another strip, as there is for the first; then its panels are counted. */
 static bool fits(const twi_op_t *op, mm_batch_t *batch, const mm_strip_t *strip)
 {
     const int panels = panels_of(op, strip);
-    if (batch->n_sends + batch->n_own == MM_BATCH_STRIPS ||
-        batch->n_panels + panels > op->plan.blocks.mb / op->plan.kernel->mr)
+    const int64_t most = op->plan.blocks.stack / op->plan.kernel->mr;
+    if (batch->n_sends + batch->n_own == MM_BATCH_STRIPS || (batch->n_panels > 0 && batch->n_panels + panels > most))
         return false;
     batch->n_panels += panels;
     return true;
@@ -67,7 +67,7 @@ static int64_t own_due(const twi_op_t *op, const mm_reduce_t *r, int64_t sends, 
 /* Own strips of a batch while there is anything else. */
 static int64_t own_part(const twi_op_t *op, const mm_reduce_t *r)
 {
-    const int64_t strips = twi_ceil_div(op->plan.blocks.mb, own_strips(op, r) > 0 ? own_strip(op, r, 0)->rows : 1);
+    const int64_t strips = twi_ceil_div(op->plan.blocks.stack, own_strips(op, r) > 0 ? own_strip(op, r, 0)->rows : 1);
     return twi_ceil_div(strips, op->size);
 }
 

@@ -320,7 +320,7 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     char *slot = tile_at(t, strip, t->own, first, col, tile->cols);
     if (first == 0)
         look_for_partials(t, rows, col, tile->cols);
-    if (rows->fused)
+    if (rows->fused && col >= rows->late) /* a second stack of the strip begins with the first column again */
         place_fused(t, strip, tile, slot, place);
     else
         place_partial(t, tile, slot, place);

@@ -185,6 +185,7 @@ static void try_blocks(engine_t *e, twi_isa_t level, twi_gemm_space_t *space, co
     for (int i = 0; i < 5 * 5 * 5; i += BLOCKS_STEP) {
         e->problem.blocks = (twi_gemm_blocks_t){
             .mb = block_size(i % 5, kernel->mr),
+            .stack = block_size(i % 4, kernel->mr),
             .nb = block_size(i / 5 % 5, kernel->nr),
             .kb = block_size(i / 25, kernel->ks),
             .pass = i % 3 * 3 * kernel->ks,
@@ -192,9 +193,10 @@ static void try_blocks(engine_t *e, twi_isa_t level, twi_gemm_space_t *space, co
         char what[128];
         use_packed(e, i % 2);
         run(e, space);
-        (void)snprintf(what, sizeof what, "type %d, blocks mb %lld nb %lld kb %lld pass %lld", (int)e->product.type,
-                       (long long)e->problem.blocks.mb, (long long)e->problem.blocks.nb,
-                       (long long)e->problem.blocks.kb, (long long)e->problem.blocks.pass);
+        (void)snprintf(what, sizeof what, "type %d, blocks mb %lld stack %lld nb %lld kb %lld pass %lld",
+                       (int)e->product.type, (long long)e->problem.blocks.mb, (long long)e->problem.blocks.stack,
+                       (long long)e->problem.blocks.nb, (long long)e->problem.blocks.kb,
+                       (long long)e->problem.blocks.pass);
         check_result(e, wanted, what);
     }
     e->problem.blocks = (twi_gemm_blocks_t){0};
@@ -255,7 +257,8 @@ static const int64_t counts[] = {0, 50, 0, 3};
 /* Every size of team, with blocks that make many items or few. */
 static void try_team(engine_t *e, twi_team_t *team, twi_gemm_space_t *space, const uint32_t *wanted)
 {
-    static const twi_gemm_blocks_t blocks[] = {{0, 0, 0, 0}, {1, 1, 0, 0}, {20, 64, 100, 1}};
+    static const twi_gemm_blocks_t blocks[] = {
+        {0}, {.mb = 1, .nb = 1}, {.stack = 1}, {.mb = 20, .nb = 64, .kb = 100, .pass = 1}};
     for (int i = 0; i < 2 * MM_LENGTH(blocks); i++) {
         char what[64];
         e->problem.blocks = blocks[i / 2];
@@ -410,7 +413,7 @@ static void try_idle_hook(engine_t *e, twi_gemm_space_t *space, const uint32_t *
 static void try_hooks(int threads)
 {
     static const int64_t shapes[][3] = {{53, 70, 100}, {53, 300, 45}, {53, 0, 20}, {1, 65, 70}, {130, 33, 17}};
-    static const twi_gemm_blocks_t blocks[] = {{0, 0, 0, 0}, {1, 1, 32, 1}};
+    static const twi_gemm_blocks_t blocks[] = {{0}, {.mb = 1, .nb = 1, .kb = 32, .pass = 1}, {.stack = 1}};
     panels_random_t random = panels_random(default_seed);
     twi_team_t *team = NULL;
     CHECK_OK(twi_team_create(threads, 1, &team));
@@ -422,7 +425,7 @@ static void try_hooks(int threads)
                     &random);
         run(&e, space);
         uint32_t *wanted = result(&e);
-        for (int way = 0; way < 4; way++) {
+        for (int way = 0; way < 2 * MM_LENGTH(blocks); way++) {
             use_packed(&e, way % 2);
             e.problem.blocks = blocks[way / 2];
             try_hook(&e, space, wanted);
@@ -488,13 +491,24 @@ static void compute_backwards(engine_t *e, const uint32_t *wanted)
     check_result(e, wanted, "strips");
 }
 
+/* A tile's number is that of its panel in the whole strip. */
+static void check_panel(void *panels, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
+{
+    const twi_gemm_panel_t *panel = (const twi_gemm_panel_t *)panels + tile->panel;
+    (void)place;
+    CHECK_EQ(tile->row, panel->row);
+    CHECK_EQ(tile->rows, panel->rows);
+}
+
 /* A strip of panels from anywhere. */
-static void compute_panels(const twi_gemm_plan_t *plan, int group, const twi_gemm_panel_t *panels, int n)
+static void compute_panels(const twi_gemm_plan_t *plan, int group, twi_gemm_panel_t *panels, int n)
 {
     const twi_gemm_problem_t *problem = plan->problem;
     panels_guard_t a = panels_guarded((size_t)(n * plan->panel_bytes), true);
     panels_guard_t memory = panels_guarded(plan->worker_bytes, true);
-    const twi_gemm_strip_t strip = {.group = group, .panels = panels, .n_panels = n, .cols = problem->n, .a = a.data};
+    const twi_gemm_hook_t hook = {.user = panels, .place = check_panel};
+    const twi_gemm_strip_t strip = {
+        .group = group, .panels = panels, .n_panels = n, .cols = problem->n, .a = a.data, .hook = &hook};
     const int64_t step = problem->lda * twi_gemm_kind_bytes(problem->kind);
     twi_gemm_mode_t mode;
     twi_gemm_mode_begin(plan, &mode);
@@ -535,7 +549,11 @@ static void compute_scattered(engine_t *e, const uint32_t *wanted)
 
 MM_TEST(strips)
 {
-    static const twi_gemm_blocks_t blocks[] = {{0, 0, 0, 0}, {1, 1, 32, 1}, {20, 64, 64, 128}};
+    static const twi_gemm_blocks_t blocks[] = {{0},
+                                               {.mb = 1, .nb = 1, .kb = 32, .pass = 1},
+                                               {.stack = 1},
+                                               {.stack = 40, .kb = 64, .pass = 64},
+                                               {.mb = 20, .nb = 64, .kb = 64, .pass = 128}};
     panels_random_t random = panels_random(default_seed);
     twi_gemm_space_t *space = space_of(NULL);
     (void)level;

@@ -122,4 +122,17 @@ static inline op_case_t op_sample_any(int size, int way, panels_random_t *random
     return c;
 }
 
+/* k so long that tiles of AMX take 128 of the 159 rows of a strip at a time. Two ranks. */
+static inline void op_try_long_k(tw_comm_t *comm, op_kind_t kind, uint64_t seed)
+{
+    static const int rounds[] = {1, 1, 2, TW_ROUNDS_UNFUSED};
+    panels_random_t random = panels_random(seed);
+    for (int way = 0; way < MM_LENGTH(rounds); way++) {
+        op_case_t c = op_sample(kind, &op_float_types[1], 2, (op_shape_t){318, 4100, 40}, way, &random);
+        c.packed = true;
+        c.rounds = rounds[way];
+        op_try(comm, &c);
+    }
+}
+
 #endif

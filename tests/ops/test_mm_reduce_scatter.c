@@ -47,6 +47,11 @@ TEST_RANKS(large, "2,3,4")(tw_comm_t *comm)
     }
 }
 
+TEST_RANKS(long_k, "2")(tw_comm_t *comm)
+{
+    op_try_long_k(comm, OP_MM_REDUCE_SCATTER, default_seed + 200u);
+}
+
 /* No rows, or no columns: nothing is touched, and all goes on. */
 TEST_RANKS(empty, "1,2,3,8")(tw_comm_t *comm)
 {

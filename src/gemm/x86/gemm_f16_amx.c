@@ -36,38 +36,31 @@ AMX_INLINE void f16_step_upper(const char *a, const char *b)
     _tile_dpbf16ps(1, 4, 3);
 }
 
+AMX_INLINE void f16_products(void)
+{
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
 /* Ten loads for sixteen products: of two neighbouring groups one side stays. */
 AMX_INLINE void f16_step_full(const char *a, const char *b)
 {
     _tile_loadd(4, a, AMX_A_LD);
+    _tile_loadd(5, a + AMX_A_LOWER, AMX_A_LD);
     _tile_loadd(6, b, AMX_B_LD);
-    _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + AMX_A_LOWER, AMX_A_LD);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-
+    f16_products();
     _tile_loadd(4, a + F16_LO, AMX_A_LD);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
     _tile_loadd(5, a + F16_LO + AMX_A_LOWER, AMX_A_LD);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-
+    f16_products();
     _tile_loadd(6, b + F16_LO, AMX_B_LD);
-    _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + F16_LO + AMX_B_RIGHT, AMX_B_LD);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-
+    f16_products();
     _tile_loadd(4, a, AMX_A_LD);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
     _tile_loadd(5, a + AMX_A_LOWER, AMX_A_LD);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    f16_products();
 }
 
 AMX_INLINE __mmask16 f16_nans(__m512 x)
