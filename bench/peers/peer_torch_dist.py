@@ -221,6 +221,7 @@ def main():
             if threads > 1:
                 time.sleep(0.03)  # until its threads no longer spin on the cores that we share
             print(taken, file=answers)
+    dist.destroy_process_group()  # or its threads abort the process that leaves
 
 
 main()
