@@ -44,6 +44,25 @@ static PyObject *nothing(void)
     Py_RETURN_NONE;
 }
 
+static bool is_none(PyObject *value)
+{
+    Py_XDECREF(value);
+    return value == Py_None;
+}
+
+/* Whether PyTorch has to see every call, as _watch.py says it; also if that cannot be told. */
+static bool is_watching(void)
+{
+    if (calls_truth(PyObject_CallNoArgs(calls_given.modes)) != 0 ||
+        calls_truth(PyObject_CallNoArgs(calls_given.tracing)) != 0 ||
+        !is_none(PyObject_CallNoArgs(calls_given.transforms)))
+        return true;
+    PyObject *level = PyObject_GetAttr(calls_given.forward_ad, calls_names._current_level);
+    const bool forward = !level || PyLong_AsLong(level) != -1;
+    Py_XDECREF(level);
+    return forward || PyErr_Occurred();
+}
+
 static PyObject *again(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
     request_t request;
@@ -52,7 +71,7 @@ static PyObject *again(PyObject *module, PyObject *const *args, Py_ssize_t n)
     (void)module;
     if (!read_request(&request, "again", args, n, 7))
         return NULL;
-    if (request.where != ANY_CPU && calls_truth(PyObject_CallObject(calls_given.modes, NULL)) != 0)
+    if (request.where != ANY_CPU && is_watching())
         return nothing();
     const bool known = operands_take(&request, request.options, &key, &operands);
     const table_t *table = known ? table_of(request.comm) : NULL;
@@ -203,7 +222,8 @@ static PyObject *configure(PyObject *module, PyObject *args)
 #define ADDRESS(name) &calls_given.name,
 #define HELD(name) Py_INCREF(calls_given.name);
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOnn", GIVEN(ADDRESS) & calls_given.plain_elements, &calls_given.least_bytes))
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOnn", GIVEN(ADDRESS) & calls_given.plain_elements,
+                          &calls_given.least_bytes))
         return NULL;
     GIVEN(HELD) /* for good */
     const bool can = find_exchange(calls_given.tensor);

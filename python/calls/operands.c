@@ -17,7 +17,7 @@ static bool is_tensor(PyObject *object)
 static bool is_watched(PyObject *tensor)
 {
     const int wants = calls_truth(PyObject_GetAttr(tensor, calls_names.requires_grad));
-    if (wants != 0 && (wants < 0 || calls_truth(PyObject_CallObject(calls_given.grad_enabled, NULL)) != 0))
+    if (wants != 0 && (wants < 0 || calls_truth(PyObject_CallNoArgs(calls_given.grad_enabled)) != 0))
         return true;
     return calls_truth(PyObject_CallMethodObjArgs(tensor, calls_names.is_neg, NULL)) != 0;
 }

@@ -248,6 +248,33 @@ def test_what_pytorch_has_to_see_is_seen(name: str, comm: tilewire.Communicator)
 
 
 @each
+@pytest.mark.filterwarnings("ignore")
+def test_traced_and_transformed_calls(name: str, comm: tilewire.Communicator) -> None:
+    """After a call of the same kind: what is traced is the operator and not its result, and a map has every row."""
+    x, w = _randn(1, 8, K), _randn(2, K, N)
+    CALLS[name](x, w, comm)
+    traced = torch.jit.trace(lambda x: CALLS[name](x, w, comm) + 1, (x,), check_trace=False)
+    other = _randn(3, 8, K)
+    assert torch.equal(traced(other), _want(other, w) + 1)
+    rows = torch.stack([x, other])
+    mapped = torch.func.vmap(lambda x: CALLS[name](x, w, comm))(rows)
+    assert torch.equal(mapped, torch.stack([_want(x, w), _want(other, w)]))
+
+
+@each
+def test_forward_derivatives_are_refused(name: str, comm: tilewire.Communicator) -> None:
+    x, w = _randn(1, 8, K), _randn(2, K, N)
+    CALLS[name](x, w, comm)
+    with pytest.raises(RuntimeError, match="no forward-mode derivatives"):
+        torch.func.jvp(lambda x: CALLS[name](x, w, comm), (x,), (x,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(w, w)
+        with pytest.raises(RuntimeError, match="no forward-mode derivatives"):
+            CALLS[name](x, dual, comm)
+        assert torch.equal(CALLS[name](x, w, comm), _want(x, w))
+
+
+@each
 def test_negative_views(name: str, comm: tilewire.Communicator) -> None:
     x, w = _randn(1, 4, 8), _randn(2, 8, 8)
     for a, b in ((x, w), (torch._neg_view(x), w), (x, torch._neg_view(w)), (torch._neg_view(x), torch._neg_view(w))):

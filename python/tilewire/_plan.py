@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 import torch
 from torch import Tensor
 
+from . import _watch
 from ._lib import check, lib
 from ._results import LEAST_BYTES
 from ._tensor import View, empty
@@ -34,7 +35,10 @@ try:
         known,
         check,
         empty,
-        torch._C._len_torch_dispatch_stack,
+        _watch.modes,
+        _watch.tracing,
+        _watch.transforms,
+        _watch.forward_ad,
         torch.is_grad_enabled,
         PLAIN_ELEMENTS,
         LEAST_BYTES,
@@ -49,7 +53,7 @@ ANY_CPU = -1
 """In place of the number of an npu: tensors are on the CPU."""
 
 SEEN_CPU = -2
-"""The same, for calls that PyTorch has to see if a gradient is wanted, a view negative or a mode active."""
+"""The same, for calls that PyTorch has to see if a gradient is wanted, a view negative, or it watches all of them."""
 
 
 def _nothing(*_: Any) -> None:

@@ -5,7 +5,8 @@
 either. Every rank of it calls the same operator with matching arguments, in the same order.
 
 A call goes straight to the C library unless PyTorch has to see it: under torch.compile, when a gradient
-is wanted, for tensor subclasses and negative views it goes through torch.ops.tilewire.
+is wanted, while it traces or transforms functions, for tensor subclasses and negative views it goes through
+torch.ops.tilewire.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from . import autograd, raw  # noqa: F401
 from ._plan import SEEN_CPU, again
 from ._tensor import as_counts, as_optional, as_tensor
+from ._watch import refuse_tangents, watching
 from .comm import CommLike, Communicator, resolve
 from .dispatch import TURNED
 from .weights import Weight, WeightLike
@@ -28,14 +30,14 @@ _ops = torch.ops.tilewire
 _compiling = torch.compiler.is_compiling
 _tracing = torch.compiler.is_dynamo_compiling
 _grad_enabled = torch.is_grad_enabled
-_modes = torch._C._len_torch_dispatch_stack
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
 _PLAIN = _TENSORS | {Weight}
 
 
 def _watched(*tensors: Any) -> bool:
     """Whether PyTorch has to see a call with these arguments."""
-    if _modes():
+    if watching():
+        refuse_tangents(*tensors)
         return True
     grad = _grad_enabled()
     for t in tensors:
@@ -63,7 +65,7 @@ def _quick_grouped(
     if type(x) not in _TENSORS:
         return None
     if transposed:
-        if _modes() or type(weight) not in _TENSORS or weight.dim() < 2:
+        if watching() or type(weight) not in _TENSORS or weight.dim() < 2:
             return None
         weight = weight.transpose(-1, -2)
     comm = group if type(group) is Communicator else resolve(group)

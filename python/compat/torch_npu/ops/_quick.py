@@ -3,7 +3,7 @@
 
 The first call of a kind goes through torch.ops.npu and tilewire.raw, which remembers it (tilewire._plan). Here it is
 known by the arguments of torch_npu as well, and later calls set addresses only. Calls that PyTorch has to see do not
-come here: compiled and traced ones, gradients, tensor subclasses, dispatch modes.
+come here: compiled and traced ones, gradients, tensor subclasses, dispatch modes, transforms of functions.
 """
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from tilewire._plan import again, alias
 from tilewire._tensor import empty
+from tilewire._watch import watching
 from tilewire.comm import Communicator
 
 from .._alias import LARGE_ELEMENTS, to_npu
@@ -19,8 +20,6 @@ from ..distributed._group import communicators
 
 _compiled = torch.compiler.is_dynamo_compiling
 _grad_enabled = torch.is_grad_enabled
-_modes = torch._C._len_torch_dispatch_stack
-_traced = torch._C._is_tracing
 _TENSORS = frozenset((Tensor, torch.nn.Parameter))
 _UNPLANNED = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 _NPU = "npu"
@@ -33,7 +32,7 @@ def _plain(x: Any, index: int) -> bool:
 
 def _index(x1: Any, x2: Any) -> int:
     """The npu that both are on; -1 if they may not take the short way."""
-    if _compiled() or _modes() or _traced() or type(x1) not in _TENSORS:
+    if _compiled() or watching() or type(x1) not in _TENSORS:
         return -1
     index = x1.get_device()
     return index if index >= 0 and _plain(x1, index) and _plain(x2, index) else -1
