@@ -38,16 +38,16 @@ typedef struct exchange {
 } exchange_t;
 
 /* Types and functions, given once by _plan.py. */
-#define GIVEN(X)                                                                                               \
-    X(tensor)                                                                                                  \
-    X(parameter) X(weight) X(dtype) X(known) X(check) X(empty) X(modes) X(tracing) X(transforms) X(forward_ad) \
-        X(grad_enabled)
+#define GIVEN(X) \
+    X(tensor)    \
+    X(parameter) \
+    X(weight) X(dtype) X(known) X(check) X(empty) X(modes) X(tracing) X(transforms) X(forward_ad) X(grad_enabled)
 
 /* Attributes that are asked for. */
-#define NAMES(X)                                                                                        \
-    X(handle)                                                                                           \
-    X(lock) X(plans) X(results) X(live) X(make) X(acquire) X(release) X(key) X(requires_grad) X(is_neg) \
-        X(_current_level)
+#define NAMES(X) \
+    X(handle)    \
+    X(lock)      \
+    X(plans) X(results) X(live) X(make) X(acquire) X(release) X(key) X(requires_grad) X(is_neg) X(_current_level)
 
 #define FIELD(name) PyObject *name;
 typedef struct given {
