@@ -7,10 +7,13 @@ and once torch.distributed.nn, which does the same over the process group.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import spawn
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 def _data(seed: int, *shape: int) -> Tensor:
@@ -215,6 +218,30 @@ def _matmul(rank: int, size: int) -> None:
 
 def test_matmul() -> None:
     spawn.run(_matmul, 1)
+
+
+def _checkpointed(rank: int, size: int) -> None:
+    """Operators whose forward pass is done again before the backward one have the same gradients."""
+    import tilewire
+
+    counts = [3] * size
+    for op in (tilewire.gmm_alltoallv, tilewire.alltoallv_gmm):
+        grads = []
+        for again in (False, True):
+            x, w, mm_x, mm_w = _leaves(_data(1, 3 * size, 8), _data(2, 1, 8, 4), _data(3, 5, 8), _data(4, 8, 4))
+
+            def call(x: Tensor, w: Tensor, mm_x: Tensor, mm_w: Tensor, op: Any = op) -> Tensor:
+                y, mm_y, *_ = op(x, w, counts, counts, mm_x=mm_x, mm_weight=mm_w)
+                return y.float().sum() + mm_y.float().square().sum()
+
+            loss = checkpoint(call, x, w, mm_x, mm_w, use_reentrant=False) if again else call(x, w, mm_x, mm_w)
+            loss.backward()
+            grads.append([t.grad for t in (x, w, mm_x, mm_w)])
+        assert all(torch.equal(a, b) for a, b in zip(*grads)), op
+
+
+def test_checkpointed() -> None:
+    spawn.run(_checkpointed, 2)
 
 
 def _no_gradient(rank: int, size: int) -> None:

@@ -272,6 +272,12 @@ def test_forward_derivatives_are_refused(name: str, comm: tilewire.Communicator)
         with pytest.raises(RuntimeError, match="no forward-mode derivatives"):
             CALLS[name](x, dual, comm)
         assert torch.equal(CALLS[name](x, w, comm), _want(x, w))
+    nested = torch.func.functionalize(lambda x: CALLS[name](x, w, comm))
+    with pytest.raises(RuntimeError, match="no forward-mode derivatives"):
+        torch.func.jvp(nested, (x,), (x,))
+    rows = torch.stack([x, x])
+    with pytest.raises(RuntimeError, match="no forward-mode derivatives"):
+        torch.func.jvp(torch.func.vmap(lambda x: CALLS[name](x, w, comm)), (rows,), (rows,))
 
 
 @each

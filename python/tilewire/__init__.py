@@ -6,8 +6,8 @@
     y = tilewire.mm_all_reduce(x, w)        # the sum of x @ w over all ranks
 
 Operators: mm_all_reduce, mm_reduce_scatter, all_gather_mm, gmm_alltoallv, alltoallv_gmm, matmul. They take
-fp16, bf16 and int8 CPU tensors, numpy arrays and DLPack objects, know gradients (not forward-mode ones), and can be
-compiled.
+fp16, bf16 and int8 CPU tensors, numpy arrays and DLPack objects, know gradients (not forward-mode ones, nor
+torch.func.grad), and can be compiled.
 pack_weight packs a weight once; without it a packed copy of each plain weight is kept (see weights).
 Memory of large results is used again once nobody holds them (TILEWIRE_RESULT_CACHE, 256M; 0: never). Calls like one
 made before go a short way in C (TILEWIRE_PLANS; 0: never).

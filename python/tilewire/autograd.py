@@ -14,6 +14,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ._watch import refuse_tangents
 from .dispatch import TURNED, library
 
 _ops = torch.ops.tilewire
@@ -162,9 +163,8 @@ def _grouped_setup(ctx: Any, inputs: tuple, rows: Tensor) -> None:
 Pair = Tuple[Optional[Tensor], Optional[Tensor]]
 
 
-def _shared_grads(ctx: Any, mm_gy: Optional[Tensor], gmm_x: Optional[Tensor]) -> Pair:
+def _shared_grads(ctx: Any, mm_x: Any, mm_w: Any, mm_gy: Optional[Tensor], gmm_x: Optional[Tensor]) -> Pair:
     """Gradients of mm_x, unless the fused operator has it, and of mm_weight."""
-    _, _, mm_x, mm_w = ctx.saved_tensors
     if mm_gy is None or mm_x is None:
         return None, None
     want = ctx.needs_input_grad
@@ -188,9 +188,8 @@ def _expert_grad(ctx: Any, rows: Tensor, g: Tensor, counts: "list[int]", experts
     return _ops.grouped_outer(first.contiguous(), second.contiguous(), per_expert, ctx.group)
 
 
-def _shared_inputs(ctx: Any, mm_gy: Optional[Tensor]) -> Pair:
+def _shared_inputs(ctx: Any, mm_x: Any, mm_w: Any, mm_gy: Optional[Tensor]) -> Pair:
     """What the fused backward operator computes beside: mm_gy times the transposed mm_weight."""
-    _, _, mm_x, mm_w = ctx.saved_tensors
     if mm_gy is None or mm_x is None or not ctx.needs_input_grad[6]:
         return None, None
     return mm_gy.contiguous(), mm_w
@@ -201,11 +200,11 @@ def _gmm_setup(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 
 def _gmm_backward(ctx: Any, gy: Optional[Tensor], mm_gy: Optional[Tensor]) -> tuple:
-    x, w, _, _ = ctx.saved_tensors
+    x, w, *mm = ctx.saved_tensors  # to be had once
     want = ctx.needs_input_grad
     gx = gw = gmm_x = None
     if gy is not None:
-        shared = _shared_inputs(ctx, mm_gy)
+        shared = _shared_inputs(ctx, *mm, mm_gy)
         gx, gmm_x, rows = _ops.alltoallv_gmm(
             gy.contiguous(), w, "", ctx.recv, ctx.send, ctx.group, *shared, "", not ctx.trans,
             not ctx.mm_trans and shared[0] is not None, want[1], ctx.rounds,
@@ -213,7 +212,7 @@ def _gmm_backward(ctx: Any, gy: Optional[Tensor], mm_gy: Optional[Tensor]) -> tu
         gmm_x = gmm_x if shared[0] is not None else None
         if want[1]:
             gw = _expert_grad(ctx, x, rows, ctx.send, w.shape[0])
-    mm_grads = _shared_grads(ctx, mm_gy, gmm_x)
+    mm_grads = _shared_grads(ctx, *mm, mm_gy, gmm_x)
     return gx if want[0] else None, gw, None, None, None, None, *mm_grads, None, None, None, None
 
 
@@ -223,12 +222,12 @@ def _agmm_setup(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 
 def _agmm_backward(ctx: Any, gy: Optional[Tensor], mm_gy: Optional[Tensor], grows: Optional[Tensor]) -> tuple:
-    rows, w, _, _ = ctx.saved_tensors
+    rows, w, *mm = ctx.saved_tensors
     want = ctx.needs_input_grad
     gx = gw = gmm_x = None
     if gy is not None:
         gy = gy.contiguous()
-        shared = _shared_inputs(ctx, mm_gy)
+        shared = _shared_inputs(ctx, *mm, mm_gy)
         gx, gmm_x = _ops.gmm_alltoallv(
             gy, w, "", ctx.recv, ctx.send, ctx.group, *shared, "", not ctx.trans,
             not ctx.mm_trans and shared[0] is not None, ctx.rounds,
@@ -239,12 +238,24 @@ def _agmm_backward(ctx: Any, gy: Optional[Tensor], mm_gy: Optional[Tensor], grow
     if grows is not None and ctx.permutes and want[0]:
         through = _ops.return_rows(grows.contiguous(), ctx.send, ctx.recv, w.shape[0], ctx.group)
         gx = through if gx is None else gx + through
-    mm_grads = _shared_grads(ctx, mm_gy, gmm_x)
+    mm_grads = _shared_grads(ctx, *mm, mm_gy, gmm_x)
     return gx if want[0] else None, gw, None, None, None, None, *mm_grads, None, None, None, None, None
 
 
+class _Refusing:
+    """The library, whose kernels of gradients refuse tangents first: here every level of a transform comes by."""
+
+    @staticmethod
+    def impl(name: str, kernel: Any, key: str, **options: Any) -> None:
+        def checked(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            refuse_tangents(*args)
+            return kernel(keyset, *args, **kwargs)
+
+        library.impl(name, checked, key, **options)
+
+
 def _register(name: str, backward: Any, setup: Any) -> None:
-    torch.library.register_autograd(f"tilewire::{name}", backward, setup_context=setup, lib=library)
+    torch.library.register_autograd(f"tilewire::{name}", backward, setup_context=setup, lib=_Refusing)
 
 
 _register("matmul", _matmul_backward, _matmul_setup)

@@ -19,7 +19,7 @@ from torch import Tensor
 from . import autograd, raw  # noqa: F401
 from ._plan import SEEN_CPU, again
 from ._tensor import as_counts, as_optional, as_tensor
-from ._watch import refuse_tangents, watching
+from ._watch import watching
 from .comm import CommLike, Communicator, resolve
 from .dispatch import TURNED
 from .weights import Weight, WeightLike
@@ -37,7 +37,6 @@ _PLAIN = _TENSORS | {Weight}
 def _watched(*tensors: Any) -> bool:
     """Whether PyTorch has to see a call with these arguments."""
     if watching():
-        refuse_tangents(*tensors)
         return True
     grad = _grad_enabled()
     for t in tensors:

@@ -2,12 +2,12 @@
 /*
  * How a problem is computed: kernel and blocks.
  *
- * A strip is mb rows, whose panels of A stay in the second-level cache for a pass over k while the panels
- * of B go by. A k-block of a panel of B stays in a cache, for tiles the first, while it meets all panels of
- * the strip; the sums are stored between k-blocks, which therefore are as long as that allows. Packing plain
+ * A strip is mb rows. Its panels of A, or those of a stack of it, stay in the second-level cache for a pass over k
+ * while the panels of B go by. A k-block of a panel of B stays in a cache, for tiles the first, while it meets all panels
+ * of the stack; the sums are stored between k-blocks, which therefore are as long as that allows. Packing plain
  * matrices on the way costs the same for any number of rows, so it is worth a taller strip. Where panels of B
- * cost nothing but their way and k is long, fewer rows at a time are better than several passes, whose sums
- * come from further away.
+ * cost nothing but their way and k is long, fewer rows at a time are better than more passes, whose sums come from
+ * further away.
  */
 #include "base/config.h"
 #include "base/sizes.h"
@@ -19,7 +19,7 @@ enum {
     PLAIN_TALLER = 4,   /* a strip where panels of B are packed on the way is so many times as tall */
     TILES_BYTES = 1024, /* of a column of a k-block for tiles, which take B as fast as the first-level cache has it */
     LANES_BYTES = 4096, /* for all whose steps leave time to bring B from the second-level cache, F16X2 too */
-    STRIP_BYTES = 1 << 20,  /* of a strip of A in a pass, but at most half of the second-level cache */
+    STACK_BYTES = 1 << 20,  /* of a stack of A in a pass, but at most half of the second-level cache */
     COLUMNS = 256,          /* nb, if there are several passes */
     SUMS_BYTES = 512 << 10, /* of a strip and nb columns */
     LINE_BYTES = 64,
@@ -52,10 +52,10 @@ static int64_t even_blocks(int64_t k, int64_t wanted)
     return (k + n - 1) / n;
 }
 
-static int64_t strip_bytes(void)
+static int64_t stack_bytes(void)
 {
     const int64_t l2 = (int64_t)twi_cpu_topology()->l2_bytes;
-    return l2 > 0 ? at_most(STRIP_BYTES, l2 / 2) : STRIP_BYTES / 2;
+    return l2 > 0 ? at_most(STACK_BYTES, l2 / 2) : STACK_BYTES / 2;
 }
 
 static bool is_tiles(const twi_gemm_plan_t *plan)
@@ -63,14 +63,15 @@ static bool is_tiles(const twi_gemm_plan_t *plan)
     return (plan->kernel->flags & TWI_KERNEL_AMX) != 0;
 }
 
-/* Rows that fit as one pass over all of k, if that is worth it. */
+/* As many rows as fit with all of their k, but not too few; some more if that makes one stack of a low strip. */
 static int64_t choose_stack(const twi_gemm_plan_t *plan, int64_t mb)
 {
     if (!is_tiles(plan) || !plan->direct)
         return mb;
     const int64_t row_bytes = at_least(plan->k_pad * twi_gemm_lane_bytes(plan->kernel->lane), 1);
-    const int64_t fit = strip_bytes() / row_bytes;
-    return at_most(at_least(fit - fit % plan->kernel->mr, STACK_ROWS), mb);
+    const int64_t fit = stack_bytes() / row_bytes;
+    const int64_t rows = at_least(fit - fit % plan->kernel->mr, STACK_ROWS);
+    return mb <= rows + rows / 4 ? mb : rows;
 }
 
 static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
@@ -98,7 +99,7 @@ static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
     blocks.mb = settle(wanted->mb, problem->weight ? ROWS : ROWS * PLAIN_TALLER, kernel->mr, problem->m);
     blocks.stack = settle(wanted->stack, choose_stack(plan, blocks.mb), kernel->mr, blocks.mb);
     blocks.kb = settle(wanted->kb, choose_kb(plan, low), kernel->ks, plan->k_pad);
-    const int64_t fits = at_least(strip_bytes() / (blocks.stack * twi_gemm_lane_bytes(kernel->lane)), 1);
+    const int64_t fits = at_least(stack_bytes() / (blocks.stack * twi_gemm_lane_bytes(kernel->lane)), 1);
     const int64_t pass = low ? plan->k_pad : even_blocks(plan->k_pad, fits);
     blocks.pass = settle(wanted->pass, pass, blocks.kb, plan->k_pad);
     blocks.nb = settle(wanted->nb, at_most(COLUMNS, SUMS_BYTES / (blocks.mb * 4)), kernel->nr, problem->n);

@@ -566,7 +566,7 @@ static twi_gemm_strip_t stack_of(const twi_gemm_plan_t *plan, const twi_gemm_str
     const int64_t skipped = first * mr, left = strip->rows - skipped;
     twi_gemm_strip_t stack = *strip;
     stack.a = (const char *)strip->a + first * plan->panel_bytes;
-    stack.first_panel = (int)first;
+    stack.first_panel = strip->first_panel + (int)first;
     if (strip->panels) {
         stack.panels = strip->panels + first;
         stack.n_panels = (int)n;

@@ -253,6 +253,9 @@ tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
                         op->slot_bytes_each, op->ops->slots_bytes);
     TW_TRY(cut_rows(op, r, owner_rows));
     TW_TRY(twi_mm_batches(op, r));
+    for (int64_t i = 0; i < r->n_batches; i++)
+        if (r->batches[i].n_panels > r->products.panels_most)
+            r->products.panels_most = r->batches[i].n_panels;
     TW_TRY(twi_products_create(op, &r->products, r->n_batches, r->schedule.rounds, r->round_cols));
     return make_counts(op, r);
 }

@@ -33,7 +33,7 @@ tw_status_t twi_products_create(twi_op_t *op, twi_products_t *p, int64_t n_strip
     cut_columns(op, p, rounds, cols);
     if (p->n_chunks == 1 && rounds == 1)
         return TW_OK;
-    const int64_t panels = twi_ceil_div(TWI_STRIP_ROWS, p->plan->kernel->mr);
+    const int64_t panels = p->panels_most > 0 ? p->panels_most : twi_ceil_div(TWI_STRIP_ROWS, p->plan->kernel->mr);
     p->strip_bytes = (size_t)twi_round_up(panels * p->plan->panel_bytes, TWI_OPS_LINE);
     p->syncs = twi_op_alloc(op, (size_t)n_strips, sizeof *p->syncs);
     if (!p->syncs)

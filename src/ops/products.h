@@ -17,6 +17,7 @@ typedef struct twi_strip_sync {
 struct twi_products {
     const twi_gemm_plan_t *plan;
     int64_t n_strips;
+    int64_t panels_most;          /* of a strip; 0: as many as TWI_STRIP_ROWS make */
     int64_t n_chunks, chunk_cols; /* of a round */
     twi_strip_sync_t *syncs;      /* [n_strips], if strips are come back to */
     twi_buffer_t *panels;         /* for all strips, then */

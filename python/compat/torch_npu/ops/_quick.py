@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tilewire._plan import again, alias
 from tilewire._tensor import empty
-from tilewire._watch import watching
+from tilewire._watch import refuse_tangents, watching
 from tilewire.comm import Communicator
 
 from .._alias import LARGE_ELEMENTS, to_npu
@@ -32,7 +32,10 @@ def _plain(x: Any, index: int) -> bool:
 
 def _index(x1: Any, x2: Any) -> int:
     """The npu that both are on; -1 if they may not take the short way."""
-    if _compiled() or watching() or type(x1) not in _TENSORS:
+    if _compiled() or type(x1) not in _TENSORS:
+        return -1
+    if watching():
+        refuse_tangents(x1, x2)
         return -1
     index = x1.get_device()
     return index if index >= 0 and _plain(x1, index) and _plain(x2, index) else -1
