@@ -3,9 +3,9 @@
  * How a problem is computed: kernel and blocks.
  *
  * A strip is mb rows. Its panels of A, or those of a stack of it, stay in the second-level cache for a pass over k
- * while the panels of B go by. A k-block of a panel of B stays in a cache, for tiles the first, while it meets all panels
- * of the stack; the sums are stored between k-blocks, which therefore are as long as that allows. Packing plain
- * matrices on the way costs the same for any number of rows, so it is worth a taller strip. Where panels of B
+ * while the panels of B go by. A k-block of a panel of B stays in a cache, for tiles the first, while it meets all
+ * panels of the stack; the sums are stored between k-blocks, which therefore are as long as that allows. Packing
+ * plain matrices on the way costs the same for any number of rows, so it is worth a taller strip. Where panels of B
  * cost nothing but their way and k is long, fewer rows at a time are better than more passes, whose sums come from
  * further away.
  */

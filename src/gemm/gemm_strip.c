@@ -580,10 +580,10 @@ static twi_gemm_strip_t stack_of(const twi_gemm_plan_t *plan, const twi_gemm_str
 void twi_gemm_strip(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory)
 {
     const int mr = plan->kernel->mr;
-    const int64_t panels = twi_gemm_strip_panels(strip, mr);
-    const int64_t n = twi_ceil_div(panels, twi_ceil_div(panels * mr, plan->blocks.stack));
-    for (int64_t first = 0; first < panels; first += n) {
-        const twi_gemm_strip_t stack = stack_of(plan, strip, first, panels - first < n ? panels - first : n);
+    const int64_t panels = twi_gemm_strip_panels(strip, mr), n = twi_ceil_div(panels * mr, plan->blocks.stack);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t first = panels * i / n, end = panels * (i + 1) / n;
+        const twi_gemm_strip_t stack = stack_of(plan, strip, first, end - first);
         multiply_stack(plan, &stack, memory);
     }
     twi_stream_fence(); /* before anybody is told of these tiles */

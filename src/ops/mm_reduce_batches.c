@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The order in which a rank of mm_reduce_scatter or mm_all_reduce multiplies its strips. A batch is as many of them as
- * a plain product takes at a time, or one if that is less. Strips for others come in the order that peers know. An own strip is due when
- * the strips of others that are like it have been through for a batch of every worker: peers do the same in the same
- * time, and may be late by as much. So every batch but the first ones has its part of own strips; the last ones
- * have nothing else.
+ * a plain product takes at a time, or one if that is less. Strips for others come in the order that peers know. An own
+ * strip is due when the strips of others that are like it have been through for a batch of every worker: peers do the
+ * same in the same time, and may be late by as much. So every batch but the first ones has its part of own strips; the
+ * last ones have nothing else.
  */
 #include "base/sizes.h"
 #include "ops/mm_reduce.h"
