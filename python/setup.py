@@ -62,7 +62,7 @@ class StableWheel(bdist_wheel):
 
 _calls = Extension(
     "tilewire._calls",
-    [f"calls/{name}.c" for name in ("module", "operands", "run", "table")],
+    [f"calls/{name}.c" for name in ("module", "operands", "prepared", "run", "table")],
     include_dirs=[str(_HERE.parent / "include")],
     define_macros=[("Py_LIMITED_API", "0x030A0000")],
     extra_compile_args=["-std=c11", "-O2"],

@@ -41,19 +41,28 @@ typedef struct exchange {
 #define GIVEN(X) \
     X(tensor)    \
     X(parameter) \
-    X(weight) X(dtype) X(known) X(check) X(empty) X(modes) X(tracing) X(transforms) X(forward_ad) X(grad_enabled)
+    X(weight)    \
+    X(dtype)     \
+    X(known)     \
+    X(check) X(empty) X(modes) X(tracing) X(transforms) X(forward_ad) X(grad_enabled) X(increment_version)
 
 /* Attributes that are asked for. */
 #define NAMES(X) \
     X(handle)    \
     X(lock)      \
-    X(plans) X(results) X(live) X(make) X(acquire) X(release) X(key) X(requires_grad) X(is_neg) X(_current_level)
+    X(plans)     \
+    X(results)   \
+    X(live)      \
+    X(make)      \
+    X(acquire) X(release) X(key) X(requires_grad) X(is_neg) X(_current_level)
 
 #define FIELD(name) PyObject *name;
 typedef struct given {
     GIVEN(FIELD)
     Py_ssize_t plain_elements; /* a weight of more has a packed copy */
     Py_ssize_t least_bytes;    /* a result of more is kept for the next call */
+    int (*op_start)(void *op);
+    int (*op_wait)(void *op, uint64_t timeout_ns);
 } given_t;
 
 typedef struct names {
@@ -67,6 +76,8 @@ extern names_t calls_names;
 
 /* The truth of a new reference, which may be NULL. -1: an exception is set. */
 int calls_truth(PyObject *value);
+
+int64_t calls_now_ns(void);
 
 /* ---- Keys and plans (table.c) ------------------------------------------------------------------ */
 
@@ -146,7 +157,17 @@ void operands_end(plan_key_t *key, operands_t *operands);
 
 /* ---- Running (run.c) --------------------------------------------------------------------------- */
 
+/* Something to be done with a lock held, which gives an operator's status. False: an exception is set. */
+typedef bool locked_fn(void *data, int *status_out);
+
+/* Does it. False: an exception is set, also if the status is one of failure. */
+bool calls_run_locked(PyObject *lock, locked_fn *work, void *data);
+
 /* The result, or a pair of them: of a grouped operator always. NULL: an exception is set. */
 PyObject *plan_run(PyObject *comm, plan_t *plan, const operands_t *operands);
+
+/* ---- Prepared calls (prepared.c) --------------------------------------------------------------- */
+
+PyObject *prepared_type(void); /* NULL: an exception is set */
 
 #endif

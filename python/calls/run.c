@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call by a plan: new results, addresses in the struct, the operator. */
+/* Running operators: the communicator's lock, and a call by a plan: new results, addresses in the struct. */
 #include <limits.h>
 #include <string.h>
 
@@ -74,22 +74,26 @@ static void *handle_of(PyObject *comm)
     return handle;
 }
 
-/*
- * With the communicator's lock held: results and addresses, and the operator's status. False: an exception is set. No
- * garbage is collected meanwhile, whose finalizers could want the lock.
- */
-static bool run_locked(PyObject *comm, const plan_t *plan, const operands_t *operands, PyObject **results,
-                       int *status_out)
+typedef struct plan_work {
+    PyObject *comm;
+    const plan_t *plan;
+    const operands_t *operands;
+    PyObject **results;
+} plan_work_t;
+
+/* Results and addresses, and the operator. No garbage is collected meanwhile, whose finalizers could want the lock. */
+static bool run_plan(void *data, int *status_out)
 {
+    const plan_work_t *work = data;
     const int collects = PyGC_Disable();
-    void *handle = make_results(comm, plan, operands, results) ? handle_of(comm) : NULL;
+    void *handle = make_results(work->comm, work->plan, work->operands, work->results) ? handle_of(work->comm) : NULL;
     if (collects)
         (void)PyGC_Enable();
     if (!handle)
         return false;
-    place(plan, operands);
+    place(work->plan, work->operands);
     PyThreadState *thread = PyEval_SaveThread();
-    *status_out = plan->function(handle, plan->args);
+    *status_out = work->plan->function(handle, work->plan->args);
     PyEval_RestoreThread(thread);
     return true;
 }
@@ -119,14 +123,12 @@ static bool succeeded(int status)
     return false;
 }
 
-static bool run(PyObject *comm, const plan_t *plan, const operands_t *operands, PyObject **results)
+bool calls_run_locked(PyObject *lock, locked_fn *work, void *data)
 {
     int status = TW_OK;
-    PyObject *lock = PyObject_GetAttr(comm, calls_names.lock);
-    const bool held = lock && calls_truth(PyObject_CallMethodObjArgs(lock, calls_names.acquire, NULL)) > 0;
-    const bool ran = held && run_locked(comm, plan, operands, results, &status);
+    const bool held = calls_truth(PyObject_CallMethodObjArgs(lock, calls_names.acquire, NULL)) > 0;
+    const bool ran = held && work(data, &status);
     const bool released = held && release(lock);
-    Py_XDECREF(lock);
     return ran && released && succeeded(status);
 }
 
@@ -146,7 +148,9 @@ PyObject *plan_run(PyObject *comm, plan_t *plan, const operands_t *operands)
 {
     PyObject *results[RESULTS_MAX] = {NULL};
     plan->uses++; /* others may clear the table while we run */
-    const bool ran = run(comm, plan, operands, results);
+    PyObject *lock = PyObject_GetAttr(comm, calls_names.lock);
+    const bool ran = lock && calls_run_locked(lock, run_plan, &(plan_work_t){comm, plan, operands, results});
+    Py_XDECREF(lock);
     PyObject *got = ran ? answer(plan, results) : NULL;
     for (int i = 0; !ran && i < RESULTS_MAX; i++)
         Py_XDECREF(results[i]);

@@ -10,7 +10,8 @@ fp16, bf16 and int8 CPU tensors, numpy arrays and DLPack objects, know gradients
 torch.func.grad), and can be compiled.
 pack_weight packs a weight once; without it a packed copy of each plain weight is kept (see weights).
 Memory of large results is used again once nobody holds them (TILEWIRE_RESULT_CACHE, 256M; 0: never). Calls like one
-made before go a short way in C (TILEWIRE_PLANS; 0: never).
+made before go a short way in C (TILEWIRE_PLANS; 0: never). prepare makes a call that runs again and again into the same
+result, with nothing left to look up.
 `python -m tilewire.bench` compares these functions with the same calls in C.
 """
 
@@ -20,6 +21,7 @@ from .comm import Communicator
 from .convert import dynamic_quant, nz_from_nd, nz_to_nd, trans_quant_param
 from .memory import symmetric_empty, symmetric_peer
 from .ops import all_gather_mm, alltoallv_gmm, gmm_alltoallv, matmul, mm_all_reduce, mm_reduce_scatter
+from .prepared import Prepared, prepare
 from .symm_mem import enable_symm_mem
 from .weights import Weight, pack_weight
 
@@ -41,6 +43,8 @@ __all__ = [
     "nz_to_nd",
     "ops",
     "pack_weight",
+    "prepare",
+    "Prepared",
     "raw",
     "symmetric_empty",
     "symmetric_peer",

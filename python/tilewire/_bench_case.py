@@ -1,28 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One case of tilewire.bench: its operands, its result in fp64, and the two calls that are compared."""
+"""One case of tilewire.bench: its operands, its result in fp64, and the call that is made."""
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import ops
-from ._lib import AllGatherMmArgs, MmAllReduceArgs, MmReduceScatterArgs, check, lib
-from ._tensor import view
 from .comm import Communicator
 from .weights import pack_weight
 
 OPERATORS = ("mm_reduce_scatter", "mm_all_reduce", "all_gather_mm")
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "a8w8": torch.int8}
 
-_ARGS: "dict[str, Any]" = {
-    "mm_reduce_scatter": MmReduceScatterArgs,
-    "mm_all_reduce": MmAllReduceArgs,
-    "all_gather_mm": AllGatherMmArgs,
-}
 _SUMS_EPS = 2.0**-19  # of sums in fp32, of the sum of magnitudes
 
 
@@ -100,44 +92,17 @@ def is_right(y: Tensor, want: Tensor, bound: Tensor) -> bool:
     return y.shape == want.shape and bool(((y.double() - want).abs() <= bound + 1e-30).all())
 
 
-def python_call(case: Case, mine: Operands, comm: Communicator) -> "tuple[Callable[[], Tensor], Any]":
-    """The operator as a user calls it, and the packed weight that it takes."""
-    weight = pack_weight(mine.w)
-    x, rows, columns = mine.x, mine.rows, mine.columns
-    if case.op == "mm_all_reduce":
-        if columns is None:
-            return lambda: ops.mm_all_reduce(x, weight, comm), weight
-        return lambda: ops.mm_all_reduce(x, weight, comm, dequant_scale=columns, pertoken_scale=rows), weight
-    if case.op == "mm_reduce_scatter":
-        if columns is None:
-            return lambda: ops.mm_reduce_scatter(x, weight, comm), weight
-        options = {"x1_scale": rows, "x2_scale": columns, "out_dtype": result_type(case)}
-        return lambda: ops.mm_reduce_scatter(x, weight, comm, **options), weight
-    if columns is None:
-        return lambda: ops.all_gather_mm(x, weight, comm, gather_output=False)[0], weight
-    options = {"x1_scale": rows, "x2_scale": columns, "out_dtype": result_type(case)}
-    return lambda: ops.all_gather_mm(x, weight, comm, gather_output=False, **options)[0], weight
+def arguments(case: Case, mine: Operands, comm: Communicator) -> "tuple[Callable[..., Any], tuple, dict[str, Any]]":
+    """The operator, and what a user gives it: packed weights, and scales by name."""
+    options: "dict[str, Any]" = {"gather_output": False} if case.op == "all_gather_mm" else {}
+    if case.type == "a8w8":
+        if case.op == "mm_all_reduce":
+            options |= {"dequant_scale": mine.columns, "pertoken_scale": mine.rows}
+        else:
+            options |= {"x1_scale": mine.rows, "x2_scale": mine.columns, "out_dtype": result_type(case)}
+    return getattr(ops, case.op), (mine.x, pack_weight(mine.w), comm), options
 
 
-class Prepared:
-    """The operator as a C program calls it: prepared once, then started and waited for, into one result."""
-
-    def __init__(self, case: Case, mine: Operands, weight: Any, comm: Communicator, y: Tensor) -> None:
-        names = ("dequant_scale", "pertoken_scale") if case.op == "mm_all_reduce" else ("x2_scale", "x1_scale")
-        given = {"x1": mine.x, "y": y, names[0]: mine.columns, names[1]: mine.rows}
-        views = {name: view(t, name) for name, t in given.items() if t is not None}
-        args = _ARGS[case.op](weight=weight.handle, **{name: v.address for name, v in views.items()})
-        handle = ctypes.c_void_p()
-        check(getattr(lib, f"tw_{case.op}_prepare")(comm.live(), ctypes.byref(args), ctypes.byref(handle)))
-        self.handle = handle.value or 0
-        self.kept = mine, weight, y
-        self.start, self.wait = lib.tw_op_start, lib.tw_op_wait
-
-    def __call__(self) -> None:
-        """One run."""
-        check(self.start(self.handle))
-        check(self.wait(self.handle, 0))
-
-    def release(self) -> None:
-        """Before the communicator is closed."""
-        lib.tw_op_release(self.handle)
+def first(result: Any) -> Tensor:
+    """The product, where there are several results."""
+    return result[0] if isinstance(result, tuple) else result

@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 from . import ops
 from .comm import Communicator
+from .prepared import prepare
+from .weights import pack_weight
 
 _WARMUP = 500
 _REPEATS = 5
@@ -31,6 +33,7 @@ def _direct() -> "Iterator[tuple[str, Callable[[], Any]]]":
     yield "tilewire.all_gather_mm", lambda: ops.all_gather_mm(x, w, comm)
     yield "tilewire.gmm_alltoallv", lambda: ops.gmm_alltoallv(x, experts, [1], [1], comm)
     yield "tilewire.alltoallv_gmm", lambda: ops.alltoallv_gmm(x, experts, [1], [1], comm)
+    yield "mm_all_reduce, prepared", prepare(ops.mm_all_reduce, x, pack_weight(w), comm)
     yield "tilewire.matmul", lambda: ops.matmul(x, w)
     comm.close()
 

@@ -7,7 +7,7 @@ import ctypes
 import struct
 from typing import Any, Callable, NoReturn
 
-from ._lib import OK, check
+from ._lib import OK, check, lib
 from ._tensor import View, require
 from .comm import Communicator
 
@@ -55,12 +55,16 @@ class Pool:
             return Frame(self.size, self.n_views)
 
 
-def call(function: Callable[[int, int], int], comm: Communicator, frame: Frame) -> None:
+def call(name: str, comm: Communicator, frame: Frame) -> None:
     """Calls an operator with the communicator's lock held; raises the library's sentence on failure."""
     with comm.lock:
-        status = function(comm.handle or comm.live(), frame.address)
+        status = getattr(lib, name)(comm.handle or comm.live(), frame.address)
         if status != OK:
             check(status)
+
+
+Run = Callable[[str, Communicator, Frame], None]
+"""What is done with a filled frame: `call`, or something that prepares the operator instead."""
 
 
 def blame(error: Exception, **arguments: Any) -> NoReturn:

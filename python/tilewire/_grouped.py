@@ -8,9 +8,9 @@ from typing import Any, Optional, Sequence
 
 from torch import Tensor
 
-from ._frame import Frame, Pool, blame, call
+from ._frame import Frame, Pool, Run, blame, call
 from ._plan import ANY_CPU, again, remember
-from ._lib import AlltoallvGmmArgs, GmmAlltoallvArgs, lib
+from ._lib import AlltoallvGmmArgs, GmmAlltoallvArgs
 from ._operands import columns_of, left_matrix, new_matrix, right_matrix, wrong
 from ._tensor import as_counts, require
 from .comm import Communicator
@@ -107,9 +107,10 @@ def gmm_alltoallv(
     rounds: int = 0,
     out: Optional[Tensor] = None,
     mm_out: Optional[Tensor] = None,
+    run: Run = call,
 ) -> "tuple[Tensor, Optional[Tensor]]":
     """tw_gmm_alltoallv"""
-    plain = out is None and mm_x is None and mm_weight is None and not trans_mm_weight
+    plain = run is call and out is None and mm_x is None and mm_weight is None and not trans_mm_weight
     options = (rounds,)
     if plain and not trans_gmm_weight:
         found = again(comm, "tw_gmm_alltoallv", ANY_CPU, gmm_x, gmm_weight, (), options, send_counts, recv_counts)
@@ -124,7 +125,7 @@ def gmm_alltoallv(
         _gmm_alltoallv.pack(frame.memory, 0, _gmm_alltoallv.size, *g.fields(frame), *ends, 0, rounds)
     except Exception as error:
         blame(error, out=y, mm_out=mm_y)
-    call(lib.tw_gmm_alltoallv, comm, frame)
+    run("tw_gmm_alltoallv", comm, frame)
     if plain and g.as_given(gmm_x, gmm_weight):
         remember("tw_gmm_alltoallv", comm, frame, g.x, g.weight, (), options, (), [(v[4], y)], g.counts)
     else:
@@ -147,9 +148,11 @@ def alltoallv_gmm(
     out: Optional[Tensor] = None,
     mm_out: Optional[Tensor] = None,
     permuted: Optional[Tensor] = None,
+    run: Run = call,
 ) -> "tuple[Tensor, Optional[Tensor], Optional[Tensor]]":
     """tw_alltoallv_gmm; the third result has the rows in the order of the experts, if permute_out"""
-    plain = out is None and permuted is None and mm_x is None and mm_weight is None and not trans_mm_weight
+    plain = run is call and out is None and permuted is None
+    plain = plain and mm_x is None and mm_weight is None and not trans_mm_weight
     options = bool(permute_out), rounds
     if plain and not trans_gmm_weight:
         found = again(comm, "tw_alltoallv_gmm", ANY_CPU, gmm_x, gmm_weight, (), options, send_counts, recv_counts)
@@ -170,7 +173,7 @@ def alltoallv_gmm(
         _alltoallv_gmm.pack(frame.memory, 0, _alltoallv_gmm.size, *g.fields(frame), *ends, 0, rounds)
     except Exception as error:
         blame(error, out=y, mm_out=mm_y, permuted=permuted)
-    call(lib.tw_alltoallv_gmm, comm, frame)
+    run("tw_alltoallv_gmm", comm, frame)
     if plain and g.as_given(gmm_x, gmm_weight):
         results = [(v[4], y), (v[6], permuted)] if permute_out else [(v[4], y)]
         remember("tw_alltoallv_gmm", comm, frame, g.x, g.weight, (), options, (), results, g.counts)

@@ -273,8 +273,12 @@ _PROTOTYPES = {
     "tw_mm_reduce_scatter_prepare": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
     "tw_mm_all_reduce_prepare": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
     "tw_all_gather_mm_prepare": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    "tw_gmm_alltoallv_prepare": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    "tw_alltoallv_gmm_prepare": (c_int, [c_void_p, c_void_p, POINTER(c_void_p)]),
     "tw_op_start": (c_int, [c_void_p]),
+    "tw_op_test": (c_int, [c_void_p]),
     "tw_op_wait": (c_int, [c_void_p, c_uint64]),
+    "tw_op_explain": (c_int, [c_void_p, c_char_p, c_size_t]),
     "tw_op_release": (None, [c_void_p]),
     "tw_info": (c_int, [c_uint, POINTER(InfoRow)]),
 }

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import TYPE_CHECKING, Any, Optional, Sequence
+import time
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +24,15 @@ from .weights import PLAIN_ELEMENTS, Weight, known
 if TYPE_CHECKING:
     from ._frame import Frame
     from .comm import Communicator
+
+increment_version: Any = getattr(torch._C, "_increment_version", torch.autograd.graph.increment_version)
+"""Tells autograd that the tensors of a tuple were written to; what PyTorch's own function calls."""
+
+
+def _address(name: str) -> int:
+    """Where a function of the C library is."""
+    return ctypes.cast(getattr(lib, name), ctypes.c_void_p).value or 0
+
 
 try:
     from . import _calls
@@ -40,8 +50,11 @@ try:
         _watch.transforms,
         _watch.forward_ad,
         torch.is_grad_enabled,
+        increment_version,
         PLAIN_ELEMENTS,
         LEAST_BYTES,
+        _address("tw_op_start"),
+        _address("tw_op_wait"),
     )
 except ImportError:
     _found = False
@@ -70,6 +83,18 @@ operator, whose answer is always a pair.
 
 alias: Any = _calls.alias if AVAILABLE else _nothing
 """alias(comm, name, where, x1, x2, rest, known, options[, send, recv]): again finds a plan by other options, too."""
+
+def _clock(function: Any) -> int:
+    start = time.perf_counter_ns()
+    function()
+    return time.perf_counter_ns() - start
+
+
+clock: "Callable[[Callable[[], Any]], int]" = _calls.clock if AVAILABLE else _clock
+"""clock(function): the nanoseconds that a call of it takes."""
+
+PreparedBase: Any = _calls.PreparedBase if AVAILABLE else None
+"""What tilewire.Prepared is made from; None without the extension."""
 
 plans: Any = _calls.plans if AVAILABLE else _nothing
 """plans(): what a communicator keeps them in."""
@@ -109,9 +134,8 @@ def remember(
     places = left, right, *[v.address for v, t in zip(views, rest) if t is not None]
     layout = _layout if counts is None else _rows_layout
     made = tuple([(v.address, layout(t)) for v, t in results])
-    function = ctypes.cast(getattr(lib, name), ctypes.c_void_p).value
     n = 0 if counts is None else len(counts)
     at = 0 if counts is None else ctypes.addressof(counts)
     lists = () if counts is None else (counts[: n // 2], counts[n // 2 :])
-    plan = function, frame.address, places, made, (frame, counts), at, n
+    plan = _address(name), frame.address, places, made, (frame, counts), at, n
     _calls.remember(comm, name, ANY_CPU, x1, x2, tuple(rest), options, plan, *lists)

@@ -5,10 +5,10 @@
     python -m tilewire.bench mm_all_reduce --types bf16,a8w8 --shape 1024,2048,4096
 
 Ranks are processes with a gloo group, weights are packed. Every case is verified against torch in fp64
-first. Then every iteration runs both next to each other: the operator prepared once and started with
-tw_op_start and tw_op_wait into one result, and the function of tilewire, which drops its last result and
-makes a new one.
-Times are those of the slowest rank; `ratio` is the median of the iterations' ratios, Python over C, and
+first. Then every iteration runs three next to each other: `C`, tw_op_start and tw_op_wait of an operator that
+was prepared once, timed in C; `prepared`, the same operator run from Python (tilewire.prepare); and `call`, the
+function of tilewire, which drops its last result and makes a new one. Each has results of its own. Gradients are off.
+Times are those of the slowest rank; `/C` is the median of the iterations' ratios, Python over C, and
 `iqr` their interquartile range. The exit status is 1 if a result is wrong, whatever the times are.
 
 With --overhead the calls are those of 1x1 tensors on one rank, `python -m tilewire.npu -m tilewire.bench
@@ -23,7 +23,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from typing import Any, Callable
 
 import torch
@@ -32,7 +31,9 @@ import torch.multiprocessing as mp
 
 from . import _bench_case as cases
 from . import _bench_overhead
+from ._plan import clock
 from .comm import Communicator
+from .prepared import prepare
 
 _SHAPES = ((1024, 2048, 4096), (1024, 1024, 4096), (4096, 1024, 4096), (128, 512, 64))
 _SECONDS = 3.0  # of a case, about
@@ -82,13 +83,18 @@ def _all_cases(options: argparse.Namespace) -> "list[cases.Case]":
     return [cases.Case(op, t, *s) for op in options.op or cases.OPERATORS for t in options.types for s in shapes]
 
 
-def _timed(comm: Communicator, call: Callable[[], Any], kept: "list[Any]") -> int:
-    """Nanoseconds of a call that begins when all ranks are there, and of dropping the result before it."""
-    comm.barrier()
-    start = time.perf_counter_ns()
-    kept[0] = None
-    kept[0] = call()
-    return time.perf_counter_ns() - start
+Timed = Callable[[], int]
+
+
+def _dropping(call: Callable[[], Any]) -> Callable[[], None]:
+    """A call that drops the result of the last one first."""
+    kept: "list[Any]" = [None]
+
+    def run() -> None:
+        kept[0] = None
+        kept[0] = call()
+
+    return run
 
 
 def _slowest(values: "list[int]") -> "list[int]":
@@ -102,43 +108,64 @@ def _iterations(wanted: "int | None", first: "list[int]") -> int:
     if wanted is not None:
         return wanted
     seconds = statistics.median(_slowest(first)) / 1e9
-    return max(_ITERS_MIN, min(_ITERS_MAX, int(_SECONDS / (2 * seconds)))) | 1
+    return max(_ITERS_MIN, min(_ITERS_MAX, int(_SECONDS / (len(_WAYS) * seconds)))) | 1
 
 
-def _measure(comm: Communicator, both: "tuple[Callable[[], Any], ...]", wanted: "int | None") -> "list[list[int]]":
-    """Times of the C and of the Python calls, of the slowest rank."""
-    times: "list[list[int]]" = [[], []]
-    kept: "list[Any]" = [None]
-    warm = [_timed(comm, call, kept) for _ in range(_WARMUP) for call in both]
-    for i in range(_iterations(wanted, warm[2:])):
-        for which in (i % 2, 1 - i % 2):
-            times[which].append(_timed(comm, both[which], kept))
+def _measure(comm: Communicator, ways: "list[Timed]", wanted: "int | None") -> "list[list[int]]":
+    """Times of each way, of the slowest rank; every call begins when all ranks are there."""
+
+    def run(way: Timed) -> int:
+        comm.barrier()
+        return way()
+
+    times: "list[list[int]]" = [[] for _ in ways]
+    warm = [run(way) for _ in range(_WARMUP) for way in ways]
+    for i in range(_iterations(wanted, warm[len(ways) :])):
+        for j in range(len(ways)):
+            which = (i + j) % len(ways)
+            times[which].append(run(ways[which]))
     return [_slowest(t) for t in times]
+
+
+def _over(times: "list[int]", base: "list[int]") -> "tuple[float, float]":
+    """The median of the iterations' ratios, and their interquartile range."""
+    ratios = [b / a for a, b in zip(base, times)]
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return middle, high - low
 
 
 def _run(case: cases.Case, comm: Communicator, wanted: "int | None") -> "dict[str, Any]":
     """Verifies and times one case; what is printed of it."""
     mine = cases.operands(case, comm.rank)
     want, bound = cases.reference(case, comm.rank, comm.size)
-    call, weight = cases.python_call(case, mine, comm)
-    y = torch.full(want.shape, float("nan"), dtype=cases.result_type(case))
-    prepared = cases.Prepared(case, mine, weight, comm, y)
-    prepared()
-    results = [y, call(), call()]
-    wrong = [r for r in results if not cases.is_right(r, want, bound) or not torch.equal(r, y)]
-    row: "dict[str, Any]" = {**case._asdict(), "ranks": comm.size, "verified": _slowest([len(wrong)]) == [0]}
-    del want, bound, results, wrong
-    if row["verified"]:
-        c, python = _measure(comm, (prepared, call), wanted)
-        ratios = [b / a for a, b in zip(c, python)]
-        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        row |= {"iters": len(c), "c_us": statistics.median(c) / 1e3, "python_us": statistics.median(python) / 1e3}
-        row |= {"ratio": middle, "iqr": high - low}
-    prepared.release()
+    function, given, options = cases.arguments(case, mine, comm)
+
+    def call() -> Any:
+        return function(*given, **options)
+
+    with prepare(function, *given, **options) as in_c, prepare(function, *given, **options) as prepared:
+        y = cases.first(in_c.result).fill_(float("nan"))
+        in_c()
+        results = [y, cases.first(prepared()), cases.first(call()), cases.first(call())]
+        wrong = [r for r in results if not cases.is_right(r, want, bound) or not torch.equal(r, y)]
+        row: "dict[str, Any]" = {**case._asdict(), "ranks": comm.size, "verified": _slowest([len(wrong)]) == [0]}
+        del want, bound, results, wrong
+        if row["verified"]:
+            dropping = _dropping(call)
+            ways = [in_c.clocked, lambda: clock(prepared), lambda: clock(dropping)]
+            times = dict(zip(_WAYS, _measure(comm, ways, wanted)))
+            row["iters"] = len(times["c"])
+            row |= {f"{way}_us": statistics.median(t) / 1e3 for way, t in times.items()}
+            for way in _WAYS[1:]:
+                row[f"{way}_over_c"], row[f"{way}_iqr"] = _over(times[way], times["c"])
     return row
 
 
-_HEAD = "operator           type  m,k,n            verified iters       C, us  Python, us   ratio    iqr"
+_WAYS = ("c", "prepared", "call")
+_HEAD = (
+    "operator           type  m,k,n            verified iters       C, us"
+    "    prepared      /C    iqr        call      /C    iqr"
+)
 
 
 def _line(row: "dict[str, Any]", as_json: bool) -> str:
@@ -148,8 +175,10 @@ def _line(row: "dict[str, Any]", as_json: bool) -> str:
     start = f"{row['op']:18} {row['type']:5} {shape:16} {'true' if row['verified'] else 'WRONG':8}"
     if not row["verified"]:
         return start
-    times = f"{row['iters']:5} {row['c_us']:11.1f} {row['python_us']:11.1f}"
-    return f"{start} {times} {row['ratio']:7.3f} {row['iqr']:6.3f}"
+    line = f"{start} {row['iters']:5} {row['c_us']:11.1f}"
+    for way in _WAYS[1:]:
+        line += f" {row[f'{way}_us']:11.1f} {row[f'{way}_over_c']:7.3f} {row[f'{way}_iqr']:6.3f}"
+    return line
 
 
 def _pin(rank: int, options: argparse.Namespace) -> None:
@@ -163,6 +192,7 @@ def _pin(rank: int, options: argparse.Namespace) -> None:
 def _rank(rank: int, store: str, options: argparse.Namespace, verdict: Any) -> None:
     _pin(rank, options)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.ranks)
+    torch.set_grad_enabled(False)
     comm = Communicator.from_group()
     all_cases, wrong = _all_cases(options), 0
     if rank == 0 and not options.json:

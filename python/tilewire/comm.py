@@ -58,11 +58,13 @@ class Communicator:
     order. It ends by close(), with the process group it was made from, or with the interpreter.
 
     `handle` is the tw_comm_t pointer, 0 once closed. `lock` is held during a call: the C library takes
-    one caller at a time. `plans` and `results` are what is kept for the next call.
+    one caller at a time. `plans` and `results` are what is kept for the next call, `ops` the prepared calls by their
+    tw_op_t pointers, which end with it.
     """
 
     __slots__ = (
-        "handle", "rank", "size", "name", "lock", "plans", "results", "_group", "_ended", "_hold", "__weakref__",
+        "handle", "rank", "size", "name", "lock", "plans", "results", "ops", "_dropped", "_group", "_ended", "_hold",
+        "__weakref__",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +108,8 @@ class Communicator:
         self.lock = threading.Lock()
         self.plans = plans()
         self.results = Results()
+        self.ops: "dict[int, weakref.ref[Any]]" = {}
+        self._dropped: "list[int]" = []
         self._hold = Hold(self.handle)
         self._group = None if group is None else weakref.ref(group)
         self._ended = "is closed"
@@ -167,12 +171,38 @@ class Communicator:
     def close(self) -> None:
         """Ends this rank's part. Peers that still wait for it get an error. Twice is fine."""
         with self.lock:
+            self._dropped.extend(self._end_ops())
+            self.release_dropped()
             handle, self.handle = self.handle, 0
             self.plans, self.results = plans(), Results()
         if handle:
             if self._hold.uses > 1:
                 lib.tw_comm_abort(handle, b"a rank closed it")
             self._hold.release()
+
+    def drop(self, op: int) -> None:
+        """Releases a prepared operator; later, if a call is running: a finalizer may not wait for the lock."""
+        self._dropped.append(op)
+        if self.lock.acquire(blocking=False):
+            try:
+                self.release_dropped()
+            finally:
+                self.lock.release()
+
+    def release_dropped(self) -> None:
+        """Releases the prepared operators that were dropped. The lock is held."""
+        while self._dropped:
+            op = self._dropped.pop()
+            if self.ops.pop(op, None) is not None:
+                lib.tw_op_release(op)
+
+    def _end_ops(self) -> "list[int]":
+        """Closes all prepared calls; what there is to be released."""
+        for reference in self.ops.values():
+            prepared = reference()
+            if prepared is not None:
+                prepared.op = 0
+        return list(self.ops)
 
     def hold(self) -> Hold:
         """Keeps the communicator's memory mapped, also when it is closed, until the Hold is released."""
@@ -184,6 +214,8 @@ class Communicator:
     def _forget(self, why: str) -> None:
         """Drops the handle without telling the peers: it is another process's."""
         self.handle = self._hold.handle = 0
+        self._end_ops()
+        self.ops = {}
         self._ended = why
         self.lock = threading.Lock()
         self._hold.lock = threading.RLock()

@@ -3,6 +3,7 @@
 
 They take CPU tensors and give new ones, or fill those in `out`. x2 and the other weights may be Weight
 objects; of plain weights a packed copy is cached. `nz`: the memory of x2 is in NZ layout.
+`run`: what is done with the filled arguments; see prepared.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Optional, Sequence
 import torch
 from torch import Tensor
 
-from ._frame import Pool, blame, call
+from ._frame import Pool, Run, blame, call
 from ._grouped import alltoallv_gmm, counted, gmm_alltoallv
 from ._lib import FORMAT_NZ, AllGatherMmArgs, MatmulArgs, MmAllReduceArgs, MmReduceScatterArgs, check, lib
 from ._operands import (
@@ -74,9 +75,10 @@ def mm_all_reduce(
     out_dtype: Optional[torch.dtype] = None,
     out: Optional[Tensor] = None,
     nz: bool = False,
+    run: Run = call,
 ) -> Tensor:
     """tw_mm_all_reduce"""
-    plain = out is None and not nz and antiquant_scale is None and antiquant_offset is None
+    plain = run is call and out is None and not nz and antiquant_scale is None and antiquant_offset is None
     rest = bias, x3, dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2
     options = wire, rounds, out_dtype
     if plain:
@@ -136,7 +138,7 @@ def mm_all_reduce(
             comm_quant_scale_2=comm_quant_scale_2,
             out=out,
         )
-    call(lib.tw_mm_all_reduce, comm, frame)
+    run("tw_mm_all_reduce", comm, frame)
     if plain and given[0] is x1 and (packed or given[1] is x2):
         views = v[3], v[4], v[7], v[8], v[9], v[10]
         remember("tw_mm_all_reduce", comm, frame, x1, x2, rest, options, views, [(v[2], y)])
@@ -157,9 +159,10 @@ def mm_reduce_scatter(
     rounds: int = 0,
     out: Optional[Tensor] = None,
     nz: bool = False,
+    run: Run = call,
 ) -> Tensor:
     """tw_mm_reduce_scatter"""
-    plain = out is None and not nz
+    plain = run is call and out is None and not nz
     rest = bias, x1_scale, x2_scale
     options = wire, rounds, out_dtype
     if plain:
@@ -201,7 +204,7 @@ def mm_reduce_scatter(
     except Exception as error:
         x2 = None if type(x2) is Weight else x2
         blame(error, x1=x1, x2=x2, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale, out=out)
-    call(lib.tw_mm_reduce_scatter, comm, frame)
+    run("tw_mm_reduce_scatter", comm, frame)
     if plain and given[0] is x1 and (packed or given[1] is x2):
         remember("tw_mm_reduce_scatter", comm, frame, x1, x2, rest, options, v[3:6], [(v[2], y)])
     else:
@@ -222,9 +225,10 @@ def all_gather_mm(
     out: Optional[Tensor] = None,
     gather_out: Optional[Tensor] = None,
     nz: bool = False,
+    run: Run = call,
 ) -> "tuple[Tensor, Optional[Tensor]]":
     """tw_all_gather_mm"""
-    plain = out is None and gather_out is None and not nz
+    plain = run is call and out is None and gather_out is None and not nz
     rest = bias, x1_scale, x2_scale
     options = bool(gather_output), rounds, out_dtype
     if plain:
@@ -266,7 +270,7 @@ def all_gather_mm(
     except Exception as error:
         x2 = None if type(x2) is Weight else x2
         blame(error, x1=x1, x2=x2, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale, out=out, gather_out=gather_out)
-    call(lib.tw_all_gather_mm, comm, frame)
+    run("tw_all_gather_mm", comm, frame)
     if plain and given[0] is x1 and (packed or given[1] is x2):
         results = [(v[2], y)] if gathered is None else [(v[2], y), (v[3], gathered)]
         remember("tw_all_gather_mm", comm, frame, x1, x2, rest, options, v[4:7], results)
@@ -351,6 +355,6 @@ def matmul(
     if comm is None:
         check(lib.tw_matmul(None, frame.address))
     else:
-        call(lib.tw_matmul, comm, frame)
+        call("tw_matmul", comm, frame)
     _matmul.free.append(frame)
     return y
