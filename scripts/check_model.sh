@@ -150,6 +150,13 @@ start "operators: three ranks" check safe ops "-DW=3" "reused completed"
 start "operators: three ranks, results" check safe ops "-DW=3 -DC=1 -DRESULTS" "summed completed"
 start "operators: two rounds of two units, in any order" check safe ops "-DR=2 -DU=2" "reused completed"
 start "operators: two rounds, results" check safe ops "-DR=2 -DRESULTS" "reused summed completed"
+start "operators: three ranks, results copied or brought" check safe ops "-DW=3 -DC=1 -DRESULTS -DHELP" \
+    "summed claimed brought completed"
+start "operators: results copied or brought" check safe ops "-DC=3 -DRESULTS -DHELP" \
+    "reused summed claimed brought completed"
+start "operators: results copied or brought, calls end" check ends ops "-DC=2 -DRESULTS -DHELP" "brought completed"
+start "operators: results copied or brought, calls that differ" check safe ops "-DC=2 -DRESULTS -DHELP -DDIVERGE" \
+    "brought diverged told completed"
 start "operators: two rounds, results to the peer's y" check safe ops "-DC=3 -DR=2 -DRESULTS -DPUSH" "reused summed completed"
 start "operators: rows that are lent" check safe ops "-DC=3 -DU=2 -DLEND" "reused completed"
 start "operators: three ranks, rows that are lent, lists" check safe ops "-DW=3 -DC=1 -DLEND -DLISTS" "met completed"
@@ -211,6 +218,8 @@ start "finds a slot opened after a look at the own taken" bug safe ops "-DC=3 -D
 start "finds a place on the board reused too early" bug safe ops "-DR=2 -DLIVE=1 -DBUG_NO_LIMIT" "(slot[from]=="
 start "finds sent stored before the data" bug safe ops "-DBUG_EARLY_SENT" "(slot[from]=="
 start "finds a result in the y of a rank that has not entered" bug safe ops "-DRESULTS -DPUSH -DBUG_EARLY_PUSH" "lent["
+start "finds a result that is brought to who has copied it" bug safe ops "-DC=2 -DRESULTS -DHELP -DBUG_NO_CLAIM" "lent["
+start "finds a result said to be brought too early" bug safe ops "-DRESULTS -DHELP -DBUG_EARLY_BROUGHT" "(y["
 start "finds a result told before it is in y" bug safe ops "-DRESULTS -DPUSH -DBUG_EARLY_RESULT" "(y["
 start "finds rows that are lent for too short" bug safe ops "-DLEND -DBUG_END_EARLY" "lent["
 start "finds sent counting units as they end" bug safe ops "-DU=2 -DBUG_ANY_ORDER" "(slot[from]=="

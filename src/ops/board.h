@@ -11,10 +11,14 @@
  *     sent     so many units of the slots can be read: partial results, or rows of the left matrix
  *     result   so many units of finished results can be read; of gathers: so many strips are packed, for the deadlines
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
+ * Two more are of this rank and one peer, about the pieces of the peer's results on their way to this rank's y:
+ *     claimed  so many pieces have somebody who moves them: this rank, who copies, or the peer, who brings. Both take the
+ *              next one by compare-and-exchange; relaxed, because it only says who
+ *     brought  so many of them the peer has brought: stored by the peer (release), loaded by this rank (acquire)
  *
  * A rank writes to its own window only, and peers read its slots; but for what it lends them in its entry: its y, to
  * which peers write results of mm_all_reduce and gmm_alltoallv, after it has entered and before they say so by their
- * `result` or `sent`; or its rows of the left matrix, which peers read between its `sent` and their `taken`, for which
+ * `result` or `sent`, or by its `brought`; or its rows of the left matrix, which peers read between its `sent` and their `taken`, for which
  * the end of the call waits. Both are touched between twi_engine_touch_begin and _end only.
  *
  * A slot holds one round of a call; its memory may be used again when every rank's `taken` has passed that round
@@ -49,6 +53,10 @@ typedef struct twi_call_entry {
     int64_t lent_step; /* bytes between its rows */
 } twi_call_entry_t;
 
+typedef struct twi_ops_peer {
+    _Alignas(TWI_LINE) _Atomic uint64_t claimed, brought;
+} twi_ops_peer_t;
+
 typedef struct twi_ops_board {
     _Alignas(TWI_LINE) _Atomic uint64_t entered;
     _Alignas(TWI_LINE) _Atomic uint64_t sent;
@@ -56,6 +64,7 @@ typedef struct twi_ops_board {
     _Alignas(TWI_LINE) _Atomic uint64_t taken;
     _Alignas(TWI_LINE) twi_call_entry_t calls[2];          /* [call % 2] */
     _Alignas(TWI_LINE) uint64_t places[2][TWI_SLOTS_LIVE]; /* [call % 2][round % LIVE]: bytes from the first slot */
+    twi_ops_peer_t peers[];                                /* [size] */
 } twi_ops_board_t;
 
 static inline twi_ops_board_t *twi_board(const twi_transport_t *t, int rank)
@@ -71,6 +80,14 @@ static inline uint64_t twi_board_load(const _Atomic uint64_t *word)
 static inline void twi_board_store(_Atomic uint64_t *word, uint64_t value)
 {
     atomic_store_explicit(word, value, memory_order_release);
+}
+
+/* What a word counts of a call: nothing before it, and more than there can be after it. */
+static inline int64_t twi_epoch_count(uint64_t epoch, uint64_t call)
+{
+    if (epoch < TWI_CALL_EPOCH(call, 0))
+        return 0;
+    return epoch < TWI_CALL_EPOCH(call + 1, 0) ? (int64_t)(epoch - TWI_CALL_EPOCH(call, 0)) : TWI_CALL_UNITS_MAX;
 }
 
 /* The slot of a round of `rank`, once its `sent`, `result` or `entered` says that it is there. */

@@ -13,8 +13,11 @@
  * as in a product alone, and the partials of peers are read all the time. Not fused, strips are cut without
  * regard to owners, and everything is summed after the product.
  *
- * The result of mm_all_reduce goes to the y of peers that offer it in their entry. For the others it takes the place of
- * the owner's own partial, where they copy it from. Either way they are told of a piece of a strip at a time.
+ * The result of mm_all_reduce goes to the y of the other of two ranks if it offers it in its entry. Else it takes the
+ * place of the owner's own partial, where peers copy it from. Either way they are told of a piece of a strip at a time.
+ * With more than two ranks and one round, an owner that has nothing else to do brings pieces to the y of peers that
+ * offer it and have not come for them yet; and they come when they have multiplied everything. So the second leg is
+ * for those ranks that are fast, or lucky with the neighbours of their cores, and does not make the last one later.
  */
 #include "coll/reduce.h"
 #include "ops/model.h"
@@ -51,7 +54,8 @@ typedef struct mm_reduce {
     bool everything; /* mm_all_reduce where every rank sums all rows */
     bool defer;      /* own partials always go to the slot first */
     bool streams;    /* the result is written around the caches */
-    bool pushed;     /* owners write their results to our y */
+    bool pushed;     /* the other rank writes its results to our y */
+    bool claims;     /* pieces of results are copied by us or brought by their owner, who comes first */
     uint32_t out_type;
     int64_t wire_bytes, out_bytes; /* of an element */
     int64_t round_cols;            /* but for the last round */
@@ -72,6 +76,7 @@ typedef struct mm_reduce {
     int64_t *late;               /* the same: columns whose partials were not there yet; written before `own` */
     _Atomic int32_t *batch_left; /* [rounds][batches] chunks to compute */
     _Atomic int32_t *own_left;   /* [own pieces] panels to sum */
+    _Atomic int64_t *copied;     /* [size] pieces that we have copied, with claims */
     twi_reduce_fn reduce;
     twi_copy_rows_fn copy_rows; /* to our y, */
     twi_copy_rows_fn push_rows; /* and to that of a peer: around the caches where that can be */
@@ -109,9 +114,6 @@ int64_t twi_mm_pieces(const twi_op_t *op, const mm_reduce_t *r, int64_t round);
 int64_t twi_mm_all_pieces(const twi_op_t *op, const mm_reduce_t *r, int64_t strips);
 int64_t twi_mm_piece_number(const twi_op_t *op, const mm_reduce_t *r, int64_t strips, const mm_piece_t *piece);
 mm_piece_t twi_mm_piece(const twi_op_t *op, const mm_reduce_t *r, int64_t strips, int64_t number);
-
-/* After the first there is one of copies for each peer; products are the last one. */
-enum { MM_QUEUE_SUMS, MM_QUEUE_COPIES };
 
 /* mm_reduce_tiles.c: what happens to tiles. */
 
@@ -153,17 +155,22 @@ twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles);
 void twi_mm_tiles_sum(mm_tiles_t *tiles, const mm_rows_t *rows, int64_t col, int64_t cols);
 /* Own columns up to `end` are summed: tells peers who want results, of whole pieces. */
 void twi_mm_tiles_tell(const mm_tiles_t *tiles, mm_rows_t *rows, int64_t end);
-/* The way of results from their owner. */
-twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, const mm_rows_t *rows, int owner, const mm_piece_t *piece);
+/* The way of results from their owner to a y, that of all rows. */
+twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, const mm_rows_t *rows, int owner, const mm_piece_t *piece,
+                                  twi_gemm_also_t y);
 /* Results of the int8 wire. */
 void twi_mm_tiles_dequantise(const mm_tiles_t *tiles, const mm_rows_t *rows, int owner, const mm_piece_t *piece);
 
 /* Whether the partial of own strip `own` in a round is not there yet; our own always is. */
 bool twi_mm_partial_lacks(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64_t round, int rank);
 
-/* mm_reduce_copies.c: results of peers on their way to y. */
+/* mm_reduce_copies.c: results on their way to y. Items are pieces of a peer's; of ours, for every peer; peers. */
 
 bool twi_mm_copy_lacks(twi_op_t *op, int peer, int64_t item, int rank);
 void twi_mm_copy_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
+bool twi_mm_bring_lacks(twi_op_t *op, int peer, int64_t item, int rank);
+void twi_mm_bring_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
+bool twi_mm_arrive_lacks(twi_op_t *op, int peer, int64_t item, int rank);
+void twi_mm_arrive_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
 
 #endif

@@ -88,7 +88,7 @@ static void find_others(mm_tiles_t *t)
     for (int p = 0; t->r->gathers && p < op->size; p++) {
         if (p == op->rank)
             continue;
-        const twi_gemm_also_t y = twi_entry_lent(op, p);
+        const twi_gemm_also_t y = t->r->claims ? (twi_gemm_also_t){.at = NULL} : twi_entry_lent(op, p);
         if (!y.at)
             t->slot_results = true;
         if (!y.at || twi_transport_health(op->transport, p) != TWI_HEALTH_OK)
@@ -168,7 +168,8 @@ void twi_mm_tiles_sum(mm_tiles_t *t, const mm_rows_t *rows, int64_t col, int64_t
 
 /* ---- Results ----------------------------------------------------------------------------------- */
 
-twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, const mm_rows_t *rows, int owner, const mm_piece_t *piece)
+twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, const mm_rows_t *rows, int owner, const mm_piece_t *piece,
+                                  twi_gemm_also_t y)
 {
     const twi_gemm_kernel_t *kernel = t->op->plan.kernel;
     const mm_strip_t *strip = rows->strip;
@@ -182,8 +183,8 @@ twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, const mm_rows_t *rows, in
         .n = t->cols,
         .item_bytes = t->r->out_bytes,
         .tile_bytes = t->r->wire_bytes,
-        .dst = y_at(t, strip->row + rows->first, 0),
-        .dst_step = t->op->problem.product.ldc * t->r->out_bytes,
+        .dst = y.at + (strip->row + rows->first) * y.step + t->col * t->r->out_bytes,
+        .dst_step = y.step,
         .mr = kernel->mr,
         .nr = kernel->nr,
     };

@@ -174,6 +174,10 @@ void *twi_op_alloc_run(const twi_op_t *op, size_t n, size_t item_bytes);
 tw_status_t twi_units_create(twi_op_t *op, twi_units_t *units, _Atomic uint64_t *word, int64_t n);
 /* Units unit..unit+n-1 are finished. */
 void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit, int64_t n);
+/* Takes the next unit that a word of a call counts, if it is one of the first `there`; several ranks may try. */
+bool twi_claim(_Atomic uint64_t *word, uint64_t call, int64_t there, int64_t *unit_out);
+/* One unit more in a word that several workers count in. Releases what was written before. */
+void twi_count_one(_Atomic uint64_t *word, uint64_t call);
 /* `left` is for n_rounds counts; NULL: there was no memory. */
 tw_status_t twi_reads_create(twi_reads_t *reads, int64_t *left, int64_t n_rounds);
 /* In every run, once what is to be read has been counted. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mm_reduce_scatter and mm_all_reduce: their queues. In the order in which they are looked at: sums of
- * own rows that could not be had on the way, results to be copied from each peer, products.
+ * own rows that could not be had on the way, results to be copied from each peer, products. With claims products
+ * come before the copies, and after them our results for others, and whether theirs have come.
  */
 #include "base/sizes.h"
 #include "ops/agree.h"
@@ -158,10 +159,11 @@ static void count_reads(twi_op_t *op, const mm_reduce_t *r)
 {
     const int64_t chunks = r->schedule.fused ? r->products.n_chunks : 1;
     int64_t copied = 0;
-    for (int d = 0; r->gathers && d < op->size; d++)
+    for (int d = 0; r->gathers && !r->claims && d < op->size; d++)
         copied += d == op->rank ? 0 : r->shares[d].n;
     for (int64_t i = 0; i < op->n_rounds; i++)
-        op->reads.left[i] = r->shares[op->rank].n * chunks + (copied > 0 ? copied * twi_mm_pieces(op, r, i) : 0);
+        op->reads.left[i] = r->shares[op->rank].n * chunks + (copied > 0 ? copied * twi_mm_pieces(op, r, i) : 0) +
+                            (r->claims ? op->size - 1 : 0);
 }
 
 static void fill_queue(twi_queue_t *queue, int64_t n, bool (*lacks)(twi_op_t *, int, int64_t, int),
@@ -177,30 +179,40 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
     const bool fused = r->schedule.fused;
     const int64_t rounds = op->problem.product.n > 0 ? op->n_rounds : 0, chunks = r->products.n_chunks;
     const int64_t own = rounds * r->shares[op->rank].n;
-    TW_TRY(twi_op_queues(op, MM_QUEUE_COPIES + op->size));
-    fill_queue(&op->queues[MM_QUEUE_SUMS], fused ? own * chunks : own, fused ? sum_lacks : rows_lack,
-               fused ? run_sum : run_rows);
-    for (int step = 1; step < op->size; step++) {
-        twi_queue_t *copies = &op->queues[MM_QUEUE_COPIES + step - 1];
-        copies->peer = (op->rank + step) % op->size;
-        const int64_t pieces = r->gathers ? twi_mm_all_pieces(op, r, r->shares[copies->peer].n) : 0;
-        fill_queue(copies, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
+    TW_TRY(twi_op_queues(op, 1 + op->size + (r->claims ? 2 : 0)));
+    twi_queue_t *queue = op->queues;
+    fill_queue(queue++, fused ? own * chunks : own, fused ? sum_lacks : rows_lack, fused ? run_sum : run_rows);
+    if (r->claims)
+        fill_queue(queue++, rounds * r->n_batches * chunks, product_lacks, run_product);
+    for (int step = 1; step < op->size; step++, queue++) {
+        queue->peer = (op->rank + step) % op->size;
+        const int64_t pieces = r->gathers ? twi_mm_all_pieces(op, r, r->shares[queue->peer].n) : 0;
+        fill_queue(queue, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
     }
-    fill_queue(&op->queues[op->n_queues - 1], rounds * r->n_batches * chunks, product_lacks, run_product);
+    if (!r->claims) {
+        fill_queue(queue, rounds * r->n_batches * chunks, product_lacks, run_product);
+        return TW_OK;
+    }
+    const int64_t pieces = twi_mm_all_pieces(op, r, r->shares[op->rank].n);
+    fill_queue(queue++, pieces * (op->size - 1), twi_mm_bring_lacks, twi_mm_bring_run);
+    fill_queue(queue, op->size - 1, twi_mm_arrive_lacks, twi_mm_arrive_run);
     return TW_OK;
 }
 
 /*
- * If y is in our window, the owner of results may write there: with two ranks, and around the caches. With more of them
- * it would store every line to all of them at once, and else wait for lines that we have; both are slower than that
- * peers come for it.
+ * If y is in our window, the owner of results may write there, around the caches: else it would wait for lines that we
+ * have. With two ranks it does so for every tile. With more of them it would store every line to all of them at once,
+ * which is slower than that peers come for it; so it brings them later, if they have not come.
  */
 static void lend_y(twi_op_t *op, mm_reduce_t *r)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
     const int64_t bytes = r->out_bytes;
-    if (r->gathers && op->size == 2 && op->problem.wire != TW_WIRE_INT8 && twi_gemm_can_stream(&op->plan, r->out_type))
-        r->pushed = twi_entry_lend(op, product->c, product->m, product->n * bytes, product->ldc * bytes);
+    if (!r->gathers || op->problem.wire == TW_WIRE_INT8 || (op->size > 2 && !r->claims))
+        return;
+    if (twi_gemm_can_stream(&op->plan, r->out_type))
+        r->pushed =
+            twi_entry_lend(op, product->c, product->m, product->n * bytes, product->ldc * bytes) && op->size == 2;
 }
 
 static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
@@ -229,10 +241,14 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     r->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, product->m, r->out_type);
     r->copy_rows = twi_copy_rows_select(r->streams);
     r->push_rows = twi_copy_rows_select(true);
+    r->claims = r->gathers && op->size > 2 && op->n_rounds == 1 && product->n > 0 && wire != TW_WIRE_INT8;
     lend_y(op, r);
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
     TW_TRY(twi_units_create(op, &op->sent, &board->sent, op->n_rounds * r->n_sends));
     TW_TRY(twi_units_create(op, &op->result, &board->result, twi_mm_all_pieces(op, r, r->shares[op->rank].n)));
+    r->copied = twi_op_alloc(op, (size_t)op->size, sizeof *r->copied);
+    if (!r->copied)
+        return TW_ERR_NO_MEMORY;
     int64_t *left = twi_op_alloc(op, (size_t)op->n_rounds, sizeof *left);
     TW_TRY(twi_reads_create(&op->reads, left, op->n_rounds));
     TW_TRY(make_queues(op, r));
@@ -264,6 +280,8 @@ static void start(twi_op_t *op)
     }
     for (int64_t i = 0; i < own * chunks; i++)
         atomic_store_explicit(&r->own[i], MM_TODO, memory_order_relaxed);
+    for (int i = 0; i < op->size; i++)
+        atomic_store_explicit(&r->copied[i], 0, memory_order_relaxed);
 }
 
 static void explain(const twi_op_t *op, char *text, size_t bytes)

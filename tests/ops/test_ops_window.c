@@ -3,9 +3,11 @@
  * mm_all_reduce of ranks some of which have y in their window, where the owners of results write them, and
  * the others not, who copy theirs: the same bits whoever has it where, for every wire, fused or not, in one
  * round or several, in one piece or several, with rows of whole lines or not. Other memory of the window stays as
- * it was, and so does y once its rank has given up.
+ * it was, and so does y once its rank has given up. A rank that is late has its results brought.
  */
 #define _GNU_SOURCE
+#include <sched.h>
+
 #include "ops/ops_window.h"
 
 static const uint64_t default_seed = 0x6f707377696e6431u;
@@ -85,16 +87,94 @@ TEST_WINDOW(shm_2_3, SHM, 2, "3", "1K")
 TEST_WINDOW(shm_3_3, SHM, 3, "3", "1K")
 TEST_WINDOW(shm_4_1, SHM, 4, "1", "8M")
 
-/* ---- Giving up -------------------------------------------------------------------------------- */
+/* ---- Ranks that are late ---------------------------------------------------------------------- */
 
-/* Does some of the call, which sends its partials, and then no more of it. */
-static void begin_and_give_up(op_call_t *call, tw_comm_t *comm, bool aborts)
+static op_case_t late_case(int ranks)
+{
+    return (op_case_t){.kind = OP_MM_ALL_REDUCE,
+                       .types = &op_float_types[1],
+                       .size = ranks,
+                       .k = 60,
+                       .n = 200,
+                       .m = 600,
+                       .seed = default_seed,
+                       .lines = true,
+                       .rounds = 1};
+}
+
+/* Multiplies everything, which sends partials, while nobody else has come. */
+static tw_op_t *begin(op_call_t *call, tw_comm_t *comm)
 {
     tw_op_t *op;
     CHECK_OK(op_call_prepare(call, comm, &op));
     CHECK_OK(tw_op_start(op));
     for (int i = 0; i < 200; i++)
         CHECK_EQ(tw_op_test(op), TW_IN_PROGRESS);
+    return op;
+}
+
+/* Until somebody else has written to a row of y, at both ends. */
+static void wait_for_row(const mm_rows_t *y, const char *from, int64_t row)
+{
+    const volatile char *first = from + (size_t)(row * y->ld) * y->item;
+    while (first[0] == WINDOW_FILLING && first[1] == WINDOW_FILLING)
+        sched_yield();
+    while (first[(size_t)y->columns * y->item - 1] == WINDOW_FILLING)
+        sched_yield();
+}
+
+/* The last rank multiplies and then does nothing until the others have brought it all their results. */
+static void late_body(tw_comm_t *comm, void *arg)
+{
+    const int rank = tw_comm_rank(comm), last = tw_comm_size(comm) - 1;
+    const op_case_t c = late_case(last + 1);
+    op_call_t call;
+    op_wanted_t wanted;
+    void *window;
+    (void)arg;
+    CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
+    op_wanted_open(&wanted, &c, rank);
+    op_call_open(&call, &c, rank);
+    mm_rows_t *y = &call.out[OP_Y];
+    tw_tensor_t tensor = y->view.tensor;
+    if (rank == last) {
+        memset(window, WINDOW_FILLING, WINDOW_BYTES);
+        tensor.data = window;
+        call.args.all_reduce.y = &tensor;
+        tw_op_t *op = begin(&call, comm);
+        ranks_barrier();
+        for (int64_t row = 0; row < last * (c.m / (last + 1)) - TWI_GEMM_MR_MAX; row++) /* shares end at panels */
+            wait_for_row(y, window, row);
+        CHECK_OK(tw_op_wait(op, 0));
+        tw_op_release(op);
+        for (int64_t i = 0; i < y->rows; i++)
+            memcpy(y->room.data + (size_t)(i * y->ld) * y->item, (char *)window + (size_t)(i * y->ld) * y->item,
+                   (size_t)y->columns * y->item);
+    } else {
+        ranks_barrier();
+        CHECK_OK(op_call_run(&call, comm));
+    }
+    op_check(&call, &wanted);
+    op_call_close(&call);
+    op_wanted_close(&wanted);
+    ranks_barrier();
+    tw_mem_free(comm, window);
+}
+
+TEST(brought)
+{
+    ranks_args_t args = RANKS_ARGS_INIT;
+    args.transport = TW_TRANSPORT_SHM;
+    args.n = 3;
+    CHECK_EQ(setenv("TILEWIRE_THREADS", "1", 1), 0);
+    ranks_run(&args, late_body, NULL);
+}
+
+/* ---- Giving up -------------------------------------------------------------------------------- */
+
+static void begin_and_give_up(op_call_t *call, tw_comm_t *comm, bool aborts)
+{
+    tw_op_t *op = begin(call, comm);
     if (aborts) {
         tw_comm_abort(comm, "enough");
         CHECK_EQ(tw_op_wait(op, 0), TW_ERR_ABORTED);
@@ -102,18 +182,11 @@ static void begin_and_give_up(op_call_t *call, tw_comm_t *comm, bool aborts)
     tw_op_release(op); /* while it runs: the communicator is lost */
 }
 
-/* Rank 1 gives up and uses its memory for something else; rank 0, which comes later, does not write there. */
+/* The last rank gives up and uses its memory for something else; the others, who come later, do not write there. */
 static void give_up_body(tw_comm_t *comm, void *arg)
 {
-    const op_case_t c = {.kind = OP_MM_ALL_REDUCE,
-                         .types = &op_float_types[1],
-                         .size = 2,
-                         .k = 60,
-                         .n = 200,
-                         .m = 600,
-                         .seed = default_seed,
-                         .lines = true,
-                         .rounds = 1};
+    const int last = tw_comm_size(comm) - 1;
+    const op_case_t c = late_case(last + 1);
     op_call_t call;
     void *window;
     CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
@@ -121,15 +194,15 @@ static void give_up_body(tw_comm_t *comm, void *arg)
     tw_tensor_t tensor = call.out[OP_Y].view.tensor;
     tensor.data = window;
     call.args.all_reduce.y = &tensor;
-    if (tw_comm_rank(comm) == 1) {
+    if (tw_comm_rank(comm) == last) {
         begin_and_give_up(&call, comm, arg != NULL);
         memset(window, WINDOW_FILLING, WINDOW_BYTES);
     }
     ranks_barrier();
-    if (tw_comm_rank(comm) == 0)
+    if (tw_comm_rank(comm) != last)
         CHECK(op_call_run(&call, comm) != TW_OK);
     ranks_barrier();
-    for (size_t i = 0; tw_comm_rank(comm) == 1 && i < WINDOW_BYTES; i++)
+    for (size_t i = 0; tw_comm_rank(comm) == last && i < WINDOW_BYTES; i++)
         CHECK_EQ(((const char *)window)[i], WINDOW_FILLING);
     op_call_close(&call);
 }
@@ -138,9 +211,9 @@ static void give_up(void *aborts)
 {
     ranks_args_t args = RANKS_ARGS_INIT;
     args.transport = TW_TRANSPORT_SHM;
-    args.n = 2;
     CHECK_EQ(setenv("TILEWIRE_THREADS", "1", 1), 0);
-    ranks_run(&args, give_up_body, aborts);
+    for (args.n = 2; args.n <= 3; args.n++)
+        ranks_run(&args, give_up_body, aborts);
 }
 
 TEST(released)
