@@ -15,9 +15,10 @@
  *
  * The result of mm_all_reduce goes to the y of the other of two ranks if it offers it in its entry. Else it takes the
  * place of the owner's own partial, where peers copy it from. Either way they are told of a piece of a strip at a time.
- * With more than two ranks and one round, an owner that has nothing else to do brings pieces to the y of peers that
- * offer it and have not come for them yet; and they come when they have multiplied everything. So the second leg is
- * for those ranks that are fast, or lucky with the neighbours of their cores, and does not make the last one later.
+ * With more than two ranks, one round and a core for everybody, an owner that has nothing else to do brings pieces to
+ * the y of peers that offer it and have not come for them yet; and they come when they have multiplied everything. So
+ * the second leg is for those ranks that are fast, or lucky with the neighbours of their cores, and does not make the
+ * last one later.
  */
 #include "coll/reduce.h"
 #include "ops/model.h"

@@ -4,6 +4,7 @@
  * own rows that could not be had on the way, results to be copied from each peer, products. With claims products
  * come before the copies, and after them our results for others, and whether theirs have come.
  */
+#include "base/config.h"
 #include "base/sizes.h"
 #include "ops/agree.h"
 #include "ops/mm_reduce.h"
@@ -200,6 +201,18 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
 }
 
 /*
+ * Whether it pays to move results to whoever is late: there is enough of them, and every rank has a core, so that who has
+ * claimed a piece is at it. This rank's own affair: peers bring what they have to who lends its y.
+ */
+static bool is_worth_claims(const twi_op_t *op, const mm_reduce_t *r)
+{
+    const twi_gemm_problem_t *product = &op->problem.product;
+    const int64_t bytes = product->m * product->n * r->out_bytes, least = (int64_t)twi_config()->stream_bytes / 8;
+    return r->gathers && op->size > 2 && op->n_rounds == 1 && op->problem.wire != TW_WIRE_INT8 && bytes > 0 &&
+           bytes >= least && op->transport->spin_ns > 0;
+}
+
+/*
  * If y is in our window, the owner of results may write there, around the caches: else it would wait for lines that we
  * have. With two ranks it does so for every tile. With more of them it would store every line to all of them at once,
  * which is slower than that peers come for it; so it brings them later, if they have not come.
@@ -241,7 +254,7 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     r->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, product->m, r->out_type);
     r->copy_rows = twi_copy_rows_select(r->streams);
     r->push_rows = twi_copy_rows_select(true);
-    r->claims = r->gathers && op->size > 2 && op->n_rounds == 1 && product->n > 0 && wire != TW_WIRE_INT8;
+    r->claims = is_worth_claims(op, r);
     lend_y(op, r);
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
     TW_TRY(twi_units_create(op, &op->sent, &board->sent, op->n_rounds * r->n_sends));
