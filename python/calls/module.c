@@ -240,12 +240,15 @@ static PyObject *configure(PyObject *module, PyObject *args)
 #define ADDRESS(name) &calls_given.name,
 #define HELD(name) Py_INCREF(calls_given.name);
     (void)module;
-    unsigned long long start, wait;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOnnKK", GIVEN(ADDRESS) & calls_given.plain_elements,
+    PyObject *start, *wait;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOnnOO", GIVEN(ADDRESS) & calls_given.plain_elements,
                           &calls_given.least_bytes, &start, &wait))
         return NULL;
-    memcpy(&calls_given.op_start, &start, sizeof start);
-    memcpy(&calls_given.op_wait, &wait, sizeof wait);
+    void *addresses[] = {PyLong_AsVoidPtr(start), PyLong_AsVoidPtr(wait)};
+    if (PyErr_Occurred())
+        return NULL;
+    memcpy(&calls_given.op_start, &addresses[0], sizeof addresses[0]);
+    memcpy(&calls_given.op_wait, &addresses[1], sizeof addresses[1]);
     GIVEN(HELD) /* for good */
     const bool can = find_exchange(calls_given.tensor);
     PyErr_Clear();
@@ -280,8 +283,9 @@ PyMODINIT_FUNC PyInit__calls(void)
     if (false NAMES(MISSING))
         return NULL;
     PyObject *module = PyModule_Create(&definition), *type = module ? prepared_type() : NULL;
-    if (type && PyModule_AddObjectRef(module, "PreparedBase", type) != 0)
-        Py_CLEAR(module);
+    const bool added = type && PyModule_AddObjectRef(module, "PreparedBase", type) == 0;
     Py_XDECREF(type);
-    return type ? module : NULL;
+    if (!added)
+        Py_CLEAR(module);
+    return module;
 }

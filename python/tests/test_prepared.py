@@ -217,19 +217,65 @@ def test_dropped_ones_are_released(comm: tilewire.Communicator) -> None:
     assert counts == (sys.getrefcount(x), sys.getrefcount(w), sys.getrefcount(comm), sys.getrefcount(comm.lock))
 
 
+def test_closed_while_it_runs(comm: tilewire.Communicator) -> None:
+    """What it uses lives as long as the run does, though nobody else refers to it."""
+    x, w = _randn(0, 1024, 2048), _randn(1, 2048, 2048)
+    want = tilewire.mm_all_reduce(x, w, comm)
+    runs = [tilewire.prepare(tilewire.mm_all_reduce, x.clone(), tilewire.pack_weight(w), comm)]
+    got: "list[torch.Tensor]" = []
+    thread = threading.Thread(target=lambda run: got.append(run()), args=(runs[0],))
+    thread.start()
+    while not comm.lock.locked() and thread.is_alive():
+        pass
+    runs.pop().close()
+    thread.join()
+    assert torch.equal(got[0], want)
+    tilewire.prepare(tilewire.mm_all_reduce, x, tilewire.pack_weight(w), comm).close()
+    assert not comm.ops
+
+
+def test_cycles_are_collected(comm: tilewire.Communicator) -> None:
+    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run.result.mine = run
+    del run
+    gc.collect()
+    assert not comm.ops
+
+
+def test_fields_are_not_for_writing(comm: tilewire.Communicator) -> None:
+    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    if type(run).__mro__[1].__name__ != "PreparedBase":
+        pytest.skip("without the extension they are")
+    for name in ("result", "comm", "lock", "written"):
+        with pytest.raises(AttributeError):
+            setattr(run, name, None)
+
+
+def test_after_abort(comm: tilewire.Communicator) -> None:
+    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run()
+    comm.abort("enough")
+    for use in (run, run.start, run.clocked):
+        with pytest.raises(RuntimeError, match="enough"):
+            use()
+
+
 def test_after_fork(comm: tilewire.Communicator) -> None:
     run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
     want = run().clone()
+    comm.lock.acquire()  # as another thread may have it
     child = os.fork()
     if child == 0:
-        status = 1
-        try:
-            run()
-        except RuntimeError as error:
-            status = 0 if "forked" in str(error) else 2
-        finally:
-            run.close()
-            os._exit(status)
+        status = 0
+        for use in (run, run.start, run.wait):
+            try:
+                use()
+                status = 1
+            except RuntimeError as error:
+                status = status if "forked" in str(error) else 2
+        run.close()
+        os._exit(status)
+    comm.lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert torch.equal(run(), want)
 
@@ -291,6 +337,55 @@ def test_a_result_saved_for_a_gradient_is_not_overwritten_unseen(comm: tilewire.
             loss.backward()
 
 
+def test_writing_without_gradients_is_seen_too(comm: tilewire.Communicator) -> None:
+    run = tilewire.prepare(tilewire.all_gather_mm, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    for which, size in ((0, N), (1, K)):
+        p = torch.ones(size, dtype=torch.bfloat16, requires_grad=True)
+        loss = (run()[which] * p).sum()
+        with torch.no_grad():
+            run()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    loss = (run()[0] * torch.ones(N, dtype=torch.bfloat16, requires_grad=True)).sum()
+    run.start()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    run.wait()
+
+
+def test_memory_that_moves_is_seen(comm: tilewire.Communicator) -> None:
+    for move in (lambda x, y: y.share_memory_(), lambda x, y: setattr(x, "data", x.clone())):
+        x = _randn(0, 4, K)
+        run = tilewire.prepare(tilewire.mm_all_reduce, x, tilewire.pack_weight(_randn(1, K, N)), comm)
+        move(x, run())
+        for use in (run, run.start, run.clocked):
+            with pytest.raises(RuntimeError, match="has moved: prepare it again"):
+                use()
+
+
+def test_forward_derivatives_are_refused(comm: tilewire.Communicator) -> None:
+    x, w = _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(RuntimeError, match="cannot be traced or transformed"):
+            tilewire.prepare(tilewire.mm_all_reduce, dual, w, comm)
+
+
+def test_other_arguments(comm: tilewire.Communicator) -> None:
+    x, w = _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N))
+    run = tilewire.prepare(tilewire.mm_all_reduce, x, w, comm, replicated=True)
+    assert torch.equal(run(), tilewire.mm_all_reduce(x, w, comm))
+    run.start()
+    assert run.wait(float("inf")) is run.result
+    with pytest.raises(RuntimeError, match="timeout is nan"):
+        run.wait(float("nan"))
+    experts, out = tilewire.pack_weight(_randn(2, 1, K, N)), torch.empty(4, N, dtype=torch.bfloat16)
+    shared = {"mm_x": x, "mm_weight": w}
+    for function in (tilewire.gmm_alltoallv, tilewire.alltoallv_gmm):
+        run = tilewire.prepare(function, x, experts, [4], [4], comm, out=out, **shared)
+        assert run()[0] is out and _same(run(), function(x, experts, [4], [4], comm, **shared))
+
+
 def test_inference_mode(comm: tilewire.Communicator) -> None:
     x, w = _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N))
     want = tilewire.mm_all_reduce(x, w, comm)
@@ -334,6 +429,11 @@ def _wrong(comm: tilewire.Communicator) -> "list[tuple[str, Callable[[], Any]]]"
 
     return [
         ("function is 'matmul'; it must be one of mm_all_reduce", lambda: prepare(tilewire.matmul, x, w)),
+        (r"function is \[\]", lambda: prepare([], x, w)),
+        ("x1 is a NoneType", lambda: prepare(ar, None, w, comm)),
+        ("x2 is not packed", lambda: prepare(ar, x, None, comm)),
+        ("x1 has layout", lambda: prepare(ar, x.to_sparse_csr(), w, comm)),
+        ("x1 is a negative view", lambda: prepare(ar, torch._neg_view(x), w, comm)),
         ("function is 'mm_all_reduce'", lambda: prepare("mm_all_reduce", x, w, comm)),
         ("x2 is not packed", lambda: prepare(ar, x, _randn(1, K, N), comm)),
         ("mm_weight is not packed",

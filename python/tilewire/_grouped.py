@@ -45,12 +45,13 @@ class _Grouped:
         """Whether nothing was copied for this call alone."""
         return self.x is x and (type(self.weight) is Weight or self.weight.data_ptr() == weight.data_ptr())
 
-    def outputs(self) -> "tuple[Tensor, Optional[Tensor]]":
-        """New tensors for the routed and the shared result."""
-        y = new_matrix(self.x, self.rows, self.weight.shape[-1], self.x.dtype)
-        if self.mm_x is None:
-            return y, None
-        return y, new_matrix(self.mm_x, self.mm_x.shape[0], self.mm_weight.shape[-1], self.mm_x.dtype)
+    def outputs(self, y: Optional[Tensor], mm_y: Optional[Tensor]) -> "tuple[Tensor, Optional[Tensor]]":
+        """The routed and the shared result, new where none is given."""
+        if y is None:
+            y = new_matrix(self.x, self.rows, self.weight.shape[-1], self.x.dtype)
+        if mm_y is None and self.mm_x is not None:
+            mm_y = new_matrix(self.mm_x, self.mm_x.shape[0], self.mm_weight.shape[-1], self.mm_x.dtype)
+        return y, mm_y
 
     def fields(self, frame: Frame) -> "tuple[int, ...]":
         """The fields of the argument structs from gmm_x to mm_packed."""
@@ -117,7 +118,7 @@ def gmm_alltoallv(
         if found is not None:
             return found
     g = _Grouped(gmm_x, gmm_weight, send_counts, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight)
-    y, mm_y = (out, mm_out) if out is not None else g.outputs()
+    y, mm_y = g.outputs(out, mm_out)
     frame = _gmm_alltoallv.take()
     v = frame.views
     try:
@@ -159,7 +160,7 @@ def alltoallv_gmm(
         if found is not None:
             return found[0], None, found[1]
     g = _Grouped(gmm_x, gmm_weight, send_counts, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight)
-    y, mm_y = (out, mm_out) if out is not None else g.outputs()
+    y, mm_y = g.outputs(out, mm_out)
     if permute_out and permuted is None:
         permuted = new_matrix(y, y.shape[0], g.x.shape[1], g.x.dtype)
     frame = _alltoallv_gmm.take()

@@ -7,7 +7,8 @@
 Ranks are processes with a gloo group, weights are packed. Every case is verified against torch in fp64
 first. Then every iteration runs three next to each other: `C`, tw_op_start and tw_op_wait of an operator that
 was prepared once, timed in C; `prepared`, the same operator run from Python (tilewire.prepare); and `call`, the
-function of tilewire, which drops its last result and makes a new one. Each has results of its own. Gradients are off.
+function of tilewire, which drops its last result and makes a new one. Each has results of its own. PyTorch is in
+inference mode.
 Times are those of the slowest rank; `/C` is the median of the iterations' ratios, Python over C, and
 `iqr` their interquartile range. The exit status is 1 if a result is wrong, whatever the times are.
 
@@ -18,6 +19,7 @@ With --overhead the calls are those of 1x1 tensors on one rank, `python -m tilew
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -31,7 +33,7 @@ import torch.multiprocessing as mp
 
 from . import _bench_case as cases
 from . import _bench_overhead
-from ._plan import clock
+from ._plan import AVAILABLE, clock
 from .comm import Communicator
 from .prepared import prepare
 
@@ -120,9 +122,9 @@ def _measure(comm: Communicator, ways: "list[Timed]", wanted: "int | None") -> "
 
     times: "list[list[int]]" = [[] for _ in ways]
     warm = [run(way) for _ in range(_WARMUP) for way in ways]
+    orders = list(itertools.permutations(range(len(ways))))
     for i in range(_iterations(wanted, warm[len(ways) :])):
-        for j in range(len(ways)):
-            which = (i + j) % len(ways)
+        for which in orders[i % len(orders)]:
             times[which].append(run(ways[which]))
     return [_slowest(t) for t in times]
 
@@ -145,6 +147,7 @@ def _run(case: cases.Case, comm: Communicator, wanted: "int | None") -> "dict[st
 
     with prepare(function, *given, **options) as in_c, prepare(function, *given, **options) as prepared:
         y = cases.first(in_c.result).fill_(float("nan"))
+        cases.first(prepared.result).fill_(float("nan"))
         in_c()
         results = [y, cases.first(prepared()), cases.first(call()), cases.first(call())]
         wrong = [r for r in results if not cases.is_right(r, want, bound) or not torch.equal(r, y)]
@@ -192,15 +195,17 @@ def _pin(rank: int, options: argparse.Namespace) -> None:
 def _rank(rank: int, store: str, options: argparse.Namespace, verdict: Any) -> None:
     _pin(rank, options)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.ranks)
-    torch.set_grad_enabled(False)
     comm = Communicator.from_group()
     all_cases, wrong = _all_cases(options), 0
     if rank == 0 and not options.json:
-        print(f"# torch {torch.__version__}, ranks {options.ranks}, threads {options.threads}, weights packed\n{_HEAD}")
+        how = "" if AVAILABLE else "; C is called from Python, because the extension tilewire._calls is missing"
+        print(f"# torch {torch.__version__}, ranks {options.ranks}, threads {options.threads}, weights packed{how}")
+        print(_HEAD)
     for i, case in enumerate(all_cases):
         if rank == 0 and sys.stderr.isatty():
             print(f"{i + 1} of {len(all_cases)}: {case.op} {case.type}\r", end="", file=sys.stderr, flush=True)
-        row = _run(case, comm, options.iters)
+        with torch.inference_mode():
+            row = _run(case, comm, options.iters)
         wrong += not row["verified"]
         if rank == 0:
             print(_line(row, options.json), flush=True)

@@ -25,8 +25,16 @@ _of_group: "dict[int, Communicator]" = {}
 _making = threading.RLock()
 
 
-def _seconds_ns(seconds: Optional[float]) -> int:
-    return 0 if seconds is None else max(1, int(seconds * 1e9))
+_LONGEST_S = 1e9
+
+
+def timeout_ns(seconds: Optional[float]) -> int:
+    """Seconds as the C library takes them; None and what nobody lives to see: no limit of its own."""
+    if seconds is None or seconds >= _LONGEST_S:
+        return 0
+    if seconds != seconds:
+        raise RuntimeError("timeout is nan; it must be a number of seconds")
+    return max(1, int(seconds * 1e9))
 
 
 class Hold:
@@ -58,8 +66,8 @@ class Communicator:
     order. It ends by close(), with the process group it was made from, or with the interpreter.
 
     `handle` is the tw_comm_t pointer, 0 once closed. `lock` is held during a call: the C library takes
-    one caller at a time. `plans` and `results` are what is kept for the next call, `ops` the prepared calls by their
-    tw_op_t pointers, which end with it.
+    one caller at a time. `plans` and `results` are what is kept for the next call, `ops` the prepared calls, which end
+    with it: a tw_op_t pointer, and the list of it that the Prepared looks into.
     """
 
     __slots__ = (
@@ -92,8 +100,8 @@ class Communicator:
             size=size,
             name=None if name is None else name.encode(),
             allgather=callback,
-            timeout_ns=_seconds_ns(timeout),
-            enter_timeout_ns=_seconds_ns(enter_timeout),
+            timeout_ns=timeout_ns(timeout),
+            enter_timeout_ns=timeout_ns(enter_timeout),
             window_bytes=window_bytes,
         )
         handle = ctypes.c_void_p()
@@ -108,8 +116,8 @@ class Communicator:
         self.lock = threading.Lock()
         self.plans = plans()
         self.results = Results()
-        self.ops: "dict[int, weakref.ref[Any]]" = {}
-        self._dropped: "list[int]" = []
+        self.ops: "dict[int, list[int]]" = {}
+        self._dropped: "list[tuple[int, Any]]" = []
         self._hold = Hold(self.handle)
         self._group = None if group is None else weakref.ref(group)
         self._ended = "is closed"
@@ -171,8 +179,10 @@ class Communicator:
     def close(self) -> None:
         """Ends this rank's part. Peers that still wait for it get an error. Twice is fine."""
         with self.lock:
-            self._dropped.extend(self._end_ops())
-            self.release_dropped()
+            self._close_ops()
+            for op in self.ops:
+                lib.tw_op_release(op)
+            self.ops, self._dropped = {}, []
             handle, self.handle = self.handle, 0
             self.plans, self.results = plans(), Results()
         if handle:
@@ -180,9 +190,13 @@ class Communicator:
                 lib.tw_comm_abort(handle, b"a rank closed it")
             self._hold.release()
 
-    def drop(self, op: int) -> None:
-        """Releases a prepared operator; later, if a call is running: a finalizer may not wait for the lock."""
-        self._dropped.append(op)
+    def drop(self, cell: "list[int]", kept: Any) -> None:
+        """
+        Releases a prepared operator and what it used; later, if a call is running, which may be of this one, and for
+        which a finalizer may not wait.
+        """
+        op, cell[0] = cell[0], 0
+        self._dropped.append((op, kept))
         if self.lock.acquire(blocking=False):
             try:
                 self.release_dropped()
@@ -192,17 +206,14 @@ class Communicator:
     def release_dropped(self) -> None:
         """Releases the prepared operators that were dropped. The lock is held."""
         while self._dropped:
-            op = self._dropped.pop()
+            op, kept = self._dropped.pop()
             if self.ops.pop(op, None) is not None:
                 lib.tw_op_release(op)
+            del kept  # not before
 
-    def _end_ops(self) -> "list[int]":
-        """Closes all prepared calls; what there is to be released."""
-        for reference in self.ops.values():
-            prepared = reference()
-            if prepared is not None:
-                prepared.op = 0
-        return list(self.ops)
+    def _close_ops(self) -> None:
+        for cell in self.ops.values():
+            cell[0] = 0
 
     def hold(self) -> Hold:
         """Keeps the communicator's memory mapped, also when it is closed, until the Hold is released."""
@@ -214,8 +225,8 @@ class Communicator:
     def _forget(self, why: str) -> None:
         """Drops the handle without telling the peers: it is another process's."""
         self.handle = self._hold.handle = 0
-        self._end_ops()
-        self.ops = {}
+        self._close_ops()
+        self.ops, self._dropped = {}, []
         self._ended = why
         self.lock = threading.Lock()
         self._hold.lock = threading.RLock()
@@ -328,11 +339,17 @@ def _group_deadlines(group: dist.ProcessGroup) -> "dict[str, Optional[float]]":
 
 
 def _group_died(key: int, comm: "weakref.ref[Communicator]") -> None:
+    """A finalizer: it may come in the middle of a call, whose lock its thread holds, and then does not wait for it."""
     made = comm()
-    if made is not None:
-        if _of_group.get(key) is made:
-            del _of_group[key]
+    if made is None:
+        return
+    if _of_group.get(key) is made:
+        del _of_group[key]
+    if made.lock.acquire(blocking=False):
+        made.lock.release()
         made.close()
+    else:
+        threading.Thread(target=made.close, daemon=True).start()
 
 
 def _close_all() -> None:
