@@ -152,6 +152,12 @@ static PyObject *clocked(PyObject *self, PyObject *none)
     return run_prepared((prepared_t *)self, &ns) ? PyLong_FromLongLong(ns) : NULL;
 }
 
+static PyObject *held(PyObject *object)
+{
+    Py_INCREF(object);
+    return object;
+}
+
 /* Once: comm, its lock, cell, result, written, tensors. */
 static PyObject *fill(PyObject *self, PyObject *args)
 {
@@ -171,15 +177,13 @@ static PyObject *fill(PyObject *self, PyObject *args)
     for (Py_ssize_t i = 0; i < n; i++)
         if (!find_place(tensors, i, &prepared->places[i]))
             return NULL;
-#define HOLD(name)   \
-    Py_INCREF(name); \
-    prepared->name = name;
-    HOLD(comm)
-    HOLD(lock)
-    HOLD(result)
-    HOLD(written) HOLD(tensors) HOLD(cell)
-#undef HOLD
-        Py_RETURN_NONE;
+    prepared->comm = held(comm);
+    prepared->lock = held(lock);
+    prepared->result = held(result);
+    prepared->written = held(written);
+    prepared->tensors = held(tensors);
+    prepared->cell = held(cell);
+    Py_RETURN_NONE;
 }
 
 static int prepared_traverse(PyObject *self, visitproc visit, void *arg)
