@@ -64,26 +64,25 @@ static void copy_piece(twi_op_t *op, int peer, const mm_piece_t *piece, twi_op_w
 }
 
 /*
- * With claims an item is not that piece but one of the pieces that are there and not claimed. If there is none, those up
- * to this one are claimed, so the items that follow suffice for the others.
+ * With claims an item is whatever is not claimed of the pieces up to this one, which are all there: when the items have
+ * run, whoever ran them and in whatever order, nothing is left.
  */
-static void copy_claimed(twi_op_t *op, int peer, twi_op_worker_t *worker)
+static void copy_claimed(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
 {
     mm_reduce_t *r = state_of(op);
     _Atomic uint64_t *claimed = &twi_board(op->transport, op->rank)->peers[peer].claimed;
-    int64_t number;
-    if (!twi_claim(claimed, op->call, results_of(op, peer), &number))
-        return;
-    const mm_piece_t piece = twi_mm_piece(op, r, r->shares[peer].n, number);
-    copy_piece(op, peer, &piece, worker);
-    (void)atomic_fetch_add_explicit(&r->copied[peer], 1, memory_order_relaxed); /* workers' ends order the rest */
+    for (int64_t number; twi_claim(claimed, op->call, item + 1, &number);) {
+        const mm_piece_t piece = twi_mm_piece(op, r, r->shares[peer].n, number);
+        copy_piece(op, peer, &piece, worker);
+        (void)atomic_fetch_add_explicit(&r->copied[peer], 1, memory_order_relaxed); /* workers' ends order the rest */
+    }
 }
 
 void twi_mm_copy_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
 {
     mm_reduce_t *r = state_of(op);
     if (r->claims) {
-        copy_claimed(op, peer, worker);
+        copy_claimed(op, peer, item, worker);
         return;
     }
     const mm_piece_t piece = twi_mm_piece(op, r, r->shares[peer].n, item);
