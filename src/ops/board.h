@@ -12,14 +12,15 @@
  *     result   so many units of finished results can be read; of gathers: so many strips are packed, for the deadlines
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
  * Two more are of this rank and one peer, about the pieces of the peer's results on their way to this rank's y:
- *     claimed  so many pieces have somebody who moves them: this rank, who copies, or the peer, who brings. Both take the
- *              next one by compare-and-exchange; relaxed, because it only says who
+ *     claimed  so many pieces have somebody who moves them: this rank, who copies, or the peer, who brings. Both take
+ *              the next one by compare-and-exchange; relaxed, because it only says who
  *     brought  so many of them the peer has brought: stored by the peer (release), loaded by this rank (acquire)
  *
- * A rank writes to its own window only, and peers read its slots; but for what it lends them in its entry: its y, to
- * which peers write results of mm_all_reduce and gmm_alltoallv, after it has entered and before they say so by their
- * `result` or `sent`, or by its `brought`; or its rows of the left matrix, which peers read between its `sent` and their `taken`, for which
- * the end of the call waits. Both are touched between twi_engine_touch_begin and _end only.
+ * A rank writes to its own window only, and peers read its slots; but for those two words, and for what it lends them
+ * in its entry: its y, to which peers write results of mm_all_reduce and gmm_alltoallv, after it has entered and
+ * before they say so by their `result` or `sent`, or by its `brought`; or its rows of the left matrix, which peers read
+ * between its `sent` and their `taken`, for which the end of the call waits. Both are touched between
+ * twi_engine_touch_begin and _end only.
  *
  * A slot holds one round of a call; its memory may be used again when every rank's `taken` has passed that round
  * (ops_slots.c):
@@ -54,7 +55,8 @@ typedef struct twi_call_entry {
 } twi_call_entry_t;
 
 typedef struct twi_ops_peer {
-    _Alignas(TWI_LINE) _Atomic uint64_t claimed, brought;
+    _Alignas(TWI_LINE) _Atomic uint64_t claimed;
+    _Atomic uint64_t brought;
 } twi_ops_peer_t;
 
 typedef struct twi_ops_board {
@@ -82,7 +84,7 @@ static inline void twi_board_store(_Atomic uint64_t *word, uint64_t value)
     atomic_store_explicit(word, value, memory_order_release);
 }
 
-/* What a word counts of a call: nothing before it, and more than there can be after it. */
+/* What a word counts of a call: nothing before it, and all that there can be after it. */
 static inline int64_t twi_epoch_count(uint64_t epoch, uint64_t call)
 {
     if (epoch < TWI_CALL_EPOCH(call, 0))

@@ -56,7 +56,8 @@ typedef struct mm_reduce {
     bool defer;      /* own partials always go to the slot first */
     bool streams;    /* the result is written around the caches */
     bool pushed;     /* the other rank writes its results to our y */
-    bool claims;     /* pieces of results are copied by us or brought by their owner, who comes first */
+    bool brings;     /* we bring pieces of our results to peers that lend us their y and are late, */
+    bool claims;     /* and they bring us theirs, or we copy them, who comes first */
     uint32_t out_type;
     int64_t wire_bytes, out_bytes; /* of an element */
     int64_t round_cols;            /* but for the last round */

@@ -15,10 +15,10 @@ static int64_t pieces_of(const twi_op_t *op, int rank)
     return twi_mm_all_pieces(op, r, r->shares[rank].n);
 }
 
-/* Those of them that are there. */
-static int64_t results_of(const twi_op_t *op, int rank)
+/* Those of ours that are there. */
+static int64_t own_results(const twi_op_t *op)
 {
-    return twi_epoch_count(twi_board_load(&twi_board(op->transport, rank)->result), op->call);
+    return twi_epoch_count(twi_board_load(&twi_board(op->transport, op->rank)->result), op->call);
 }
 
 static void move_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_gemm_also_t y, twi_copy_rows_fn copy_rows,
@@ -74,7 +74,8 @@ static void copy_claimed(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *
     for (int64_t number; twi_claim(claimed, op->call, item + 1, &number);) {
         const mm_piece_t piece = twi_mm_piece(op, r, r->shares[peer].n, number);
         copy_piece(op, peer, &piece, worker);
-        (void)atomic_fetch_add_explicit(&r->copied[peer], 1, memory_order_relaxed); /* workers' ends order the rest */
+        /* Pairs with the load in twi_mm_arrive_lacks: who says that we have taken the slot knows that it is read. */
+        (void)atomic_fetch_add_explicit(&r->copied[peer], 1, memory_order_release);
     }
 }
 
@@ -103,7 +104,7 @@ bool twi_mm_bring_lacks(twi_op_t *op, int peer, int64_t item, int rank)
 {
     (void)peer;
     if (rank == op->rank)
-        return results_of(op, rank) <= item / (op->size - 1);
+        return own_results(op) <= item / (op->size - 1);
     return rank == bring_to(op, item) && !twi_op_agrees(op, rank);
 }
 
@@ -127,7 +128,7 @@ void twi_mm_bring_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *wor
     (void)peer;
     twi_engine_touch_begin(op->ops->engine);
     const bool lends = twi_transport_health(op->transport, to) == TWI_HEALTH_OK && twi_entry_lent(op, to).at != NULL;
-    if (lends && twi_claim(&words->claimed, op->call, results_of(op, op->rank), &number)) {
+    if (lends && twi_claim(&words->claimed, op->call, own_results(op), &number)) {
         bring_piece(op, to, twi_entry_lent(op, to), number, worker);
         twi_count_one(&words->brought, op->call);
         twi_transport_wake(op->transport);
@@ -148,7 +149,7 @@ bool twi_mm_arrive_lacks(twi_op_t *op, int peer, int64_t item, int rank)
     if (rank != arrive_from(op, item))
         return false;
     const uint64_t brought = twi_board_load(&twi_board(op->transport, op->rank)->peers[rank].brought);
-    return atomic_load_explicit(&r->copied[rank], memory_order_relaxed) + twi_epoch_count(brought, op->call) <
+    return atomic_load_explicit(&r->copied[rank], memory_order_acquire) + twi_epoch_count(brought, op->call) <
            pieces_of(op, rank);
 }
 

@@ -76,8 +76,9 @@ static char *result_at(const mm_tiles_t *t, const mm_strip_t *strip, int64_t fir
 }
 
 /*
- * Where results go besides our y. All peers have sent something, so their entries are there. Who has given up since
- * does not lend us its y any more: twi_engine_touch_begin came before.
+ * Where results go besides our y: with two ranks to that of the other, if it lends it, else to our slot. All peers have
+ * sent something, so their entries are there. Who has given up since does not lend us its y any more:
+ * twi_engine_touch_begin came before.
  */
 static void find_others(mm_tiles_t *t)
 {
@@ -88,7 +89,7 @@ static void find_others(mm_tiles_t *t)
     for (int p = 0; t->r->gathers && p < op->size; p++) {
         if (p == op->rank)
             continue;
-        const twi_gemm_also_t y = t->r->claims ? (twi_gemm_also_t){.at = NULL} : twi_entry_lent(op, p);
+        const twi_gemm_also_t y = op->size > 2 ? (twi_gemm_also_t){.at = NULL} : twi_entry_lent(op, p);
         if (!y.at)
             t->slot_results = true;
         if (!y.at || twi_transport_health(op->transport, p) != TWI_HEALTH_OK)

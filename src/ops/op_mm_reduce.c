@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mm_reduce_scatter and mm_all_reduce: their queues. In the order in which they are looked at: sums of
- * own rows that could not be had on the way, results to be copied from each peer, products. With claims products
- * come before the copies, and after them our results for others, and whether theirs have come.
+ * own rows that could not be had on the way, results to be copied from each peer, products; then our results for
+ * others that are late. Who lends its y has the products before the copies, and in the end whether all have come.
  */
 #include "base/config.h"
 #include "base/sizes.h"
@@ -180,31 +180,30 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
     const bool fused = r->schedule.fused;
     const int64_t rounds = op->problem.product.n > 0 ? op->n_rounds : 0, chunks = r->products.n_chunks;
     const int64_t own = rounds * r->shares[op->rank].n;
-    TW_TRY(twi_op_queues(op, 1 + op->size + (r->claims ? 2 : 0)));
+    TW_TRY(twi_op_queues(op, 1 + op->size + r->brings + r->claims));
     twi_queue_t *queue = op->queues;
     fill_queue(queue++, fused ? own * chunks : own, fused ? sum_lacks : rows_lack, fused ? run_sum : run_rows);
-    if (r->claims)
-        fill_queue(queue++, rounds * r->n_batches * chunks, product_lacks, run_product);
+    twi_queue_t *products = r->claims ? queue++ : queue + op->size - 1;
+    fill_queue(products, rounds * r->n_batches * chunks, product_lacks, run_product);
     for (int step = 1; step < op->size; step++, queue++) {
         queue->peer = (op->rank + step) % op->size;
         const int64_t pieces = r->gathers ? twi_mm_all_pieces(op, r, r->shares[queue->peer].n) : 0;
         fill_queue(queue, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
     }
-    if (!r->claims) {
-        fill_queue(queue, rounds * r->n_batches * chunks, product_lacks, run_product);
-        return TW_OK;
-    }
-    const int64_t pieces = twi_mm_all_pieces(op, r, r->shares[op->rank].n);
-    fill_queue(queue++, pieces * (op->size - 1), twi_mm_bring_lacks, twi_mm_bring_run);
-    fill_queue(queue, op->size - 1, twi_mm_arrive_lacks, twi_mm_arrive_run);
+    queue += r->claims ? 0 : 1; /* the products */
+    if (r->brings)
+        fill_queue(queue++, twi_mm_all_pieces(op, r, r->shares[op->rank].n) * (op->size - 1), twi_mm_bring_lacks,
+                   twi_mm_bring_run);
+    if (r->claims)
+        fill_queue(queue, op->size - 1, twi_mm_arrive_lacks, twi_mm_arrive_run);
     return TW_OK;
 }
 
 /*
- * Whether it pays to move results to whoever is late: there is enough of them, and every rank has a core, so that who has
- * claimed a piece is at it. This rank's own affair: peers bring what they have to who lends its y.
+ * Whether it pays to bring results to ranks that are late: there is enough of them, and there are cores for all, so
+ * that who has claimed a piece is at it.
  */
-static bool is_worth_claims(const twi_op_t *op, const mm_reduce_t *r)
+static bool is_worth_bringing(const twi_op_t *op, const mm_reduce_t *r)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
     const int64_t bytes = product->m * product->n * r->out_bytes, least = (int64_t)twi_config()->stream_bytes / 8;
@@ -215,17 +214,20 @@ static bool is_worth_claims(const twi_op_t *op, const mm_reduce_t *r)
 /*
  * If y is in our window, the owner of results may write there, around the caches: else it would wait for lines that we
  * have. With two ranks it does so for every tile. With more of them it would store every line to all of them at once,
- * which is slower than that peers come for it; so it brings them later, if they have not come.
+ * which is slower than that peers come for it; so it brings them later, if they have not come. Each rank decides for
+ * itself whether it lends its y, and whether it brings.
  */
 static void lend_y(twi_op_t *op, mm_reduce_t *r)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
     const int64_t bytes = r->out_bytes;
-    if (!r->gathers || op->problem.wire == TW_WIRE_INT8 || (op->size > 2 && !r->claims))
+    r->brings = is_worth_bringing(op, r);
+    if (!r->gathers || op->problem.wire == TW_WIRE_INT8 || (op->size > 2 && !r->brings) ||
+        !twi_gemm_can_stream(&op->plan, r->out_type) ||
+        !twi_entry_lend(op, product->c, product->m, product->n * bytes, product->ldc * bytes))
         return;
-    if (twi_gemm_can_stream(&op->plan, r->out_type))
-        r->pushed =
-            twi_entry_lend(op, product->c, product->m, product->n * bytes, product->ldc * bytes) && op->size == 2;
+    r->pushed = op->size == 2;
+    r->claims = op->size > 2;
 }
 
 static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
@@ -254,7 +256,6 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     r->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, product->m, r->out_type);
     r->copy_rows = twi_copy_rows_select(r->streams);
     r->push_rows = twi_copy_rows_select(true);
-    r->claims = is_worth_claims(op, r);
     lend_y(op, r);
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
     TW_TRY(twi_units_create(op, &op->sent, &board->sent, op->n_rounds * r->n_sends));
