@@ -154,6 +154,8 @@ start "operators: three ranks, results copied or brought" check safe ops "-DW=3 
     "summed claimed brought completed"
 start "operators: results copied or brought" check safe ops "-DC=3 -DRESULTS -DHELP" \
     "reused summed claimed brought completed"
+start "pieces copied or brought, two workers" check safe claims "-DN=3" "contended nothing brought completed"
+start "pieces copied or brought, three workers" check safe claims "-DN=2 -DWORKERS=3" "contended nothing brought completed"
 start "operators: results copied or brought, calls end" check ends ops "-DC=2 -DRESULTS -DHELP" "brought completed"
 start "operators: results copied or brought, calls that differ" check safe ops "-DC=2 -DRESULTS -DHELP -DDIVERGE" \
     "brought diverged told completed"
@@ -219,6 +221,7 @@ start "finds a place on the board reused too early" bug safe ops "-DR=2 -DLIVE=1
 start "finds sent stored before the data" bug safe ops "-DBUG_EARLY_SENT" "(slot[from]=="
 start "finds a result in the y of a rank that has not entered" bug safe ops "-DRESULTS -DPUSH -DBUG_EARLY_PUSH" "lent["
 start "finds a result that is brought to who has copied it" bug safe ops "-DC=2 -DRESULTS -DHELP -DBUG_NO_CLAIM" "lent["
+start "finds a piece that nobody claims" bug safe claims "-DN=2 -DBUG_STALE_THERE" "$hang"
 start "finds a result said to be brought too early" bug safe ops "-DRESULTS -DHELP -DBUG_EARLY_BROUGHT" "(y["
 start "finds a result told before it is in y" bug safe ops "-DRESULTS -DPUSH -DBUG_EARLY_RESULT" "(y["
 start "finds rows that are lent for too short" bug safe ops "-DLEND -DBUG_END_EARLY" "lent["

@@ -35,9 +35,9 @@
  *
  * Settings: -DW=2|3 -DC=n -DR=n -DU=n, -DPLACES=n (slots that the memory has room for), -DLIVE=n (places on
  * the board), -DRESULTS, -DPUSH (with it, W = 2), -DHELP (with it, R = 1; one piece and one copier a rank, who all
- * lend their y), -DLEND (R = 1), -DLISTS, -DNOTHING (units are written, nobody needs one), -DONEWAY (rank 0 alone needs
- * them, its own too), -DUNEVEN (rank 1 has one round only), -DDIVERGE (one rank calls something else once). COVER(x) and
- * -DBUG_x as in epoch.pml.
+ * lend their y; claims.pml has more of them), -DLEND (R = 1), -DLISTS, -DNOTHING (units are written, nobody needs
+ * one), -DONEWAY (rank 0 alone needs them, its own too), -DUNEVEN (rank 1 has one round only), -DDIVERGE (one rank
+ * calls something else once). COVER(x) and -DBUG_x as in epoch.pml.
  */
 #ifndef W
 #define W 2
