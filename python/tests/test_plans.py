@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 import threading
 from ctypes import CFUNCTYPE, c_int, c_void_p
 from typing import Any, Callable
 
+import again
 import pytest
 import spawn  # noqa: F401
 import tilewire
@@ -460,10 +460,4 @@ def test_calls_keep_nothing(name: str) -> None:
 
 def test_without_plans_all_is_the_same() -> None:
     """These tests again, every call the long way."""
-    if os.environ.get("TILEWIRE_PLANS") == "0":
-        pytest.skip("these are they")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    folder = os.path.dirname(__file__)
-    environment = {**os.environ, "TILEWIRE_PLANS": "0"}
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr
+    again.without_plans(__file__)

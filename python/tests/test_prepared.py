@@ -6,11 +6,11 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import subprocess
 import sys
 import threading
 from typing import Any, Callable
 
+import again
 import pytest
 import spawn
 import tilewire
@@ -481,10 +481,4 @@ def test_ranks_that_differ_are_told() -> None:
 
 def test_without_the_extension_all_is_the_same() -> None:
     """These tests again, in Python alone."""
-    if os.environ.get("TILEWIRE_PLANS") == "0":
-        pytest.skip("these are they")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    folder = os.path.dirname(__file__)
-    environment = {**os.environ, "TILEWIRE_PLANS": "0"}
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr
+    again.without_plans(__file__)
