@@ -49,7 +49,7 @@ static bool find_place(PyObject *tensors, Py_ssize_t i, void **place_out)
     return true;
 }
 
-static bool stayed(const prepared_t *prepared)
+static bool stayed(prepared_t *prepared)
 {
     const Py_ssize_t n = PyTuple_Size(prepared->tensors);
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -57,8 +57,7 @@ static bool stayed(const prepared_t *prepared)
         if (!find_place(prepared->tensors, i, &place))
             return false;
         if (place != prepared->places[i]) {
-            PyErr_SetString(PyExc_RuntimeError,
-                            "the memory of a tensor of a prepared call has moved: prepare it again");
+            Py_XDECREF(PyObject_CallMethod((PyObject *)prepared, "_moved", "n", i)); /* raises: it knows the name */
             return false;
         }
     }
@@ -104,13 +103,7 @@ static bool can_begin(prepared_t *prepared)
 
 static bool run_prepared(prepared_t *prepared, int64_t *ns_out)
 {
-    if (!can_begin(prepared))
-        return false;
-    PyObject *lock = prepared->lock;
-    Py_INCREF(lock);
-    const bool ran = calls_run_locked(lock, run_with_lock, &(prepared_run_t){prepared, ns_out});
-    Py_DECREF(lock);
-    return ran;
+    return can_begin(prepared) && calls_run_locked(prepared->lock, run_with_lock, &(prepared_run_t){prepared, ns_out});
 }
 
 /* Whether the results would be taken for constants, as prepared.py asks it; also if that cannot be told. */

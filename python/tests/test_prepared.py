@@ -354,12 +354,13 @@ def test_writing_without_gradients_is_seen_too(comm: tilewire.Communicator) -> N
 
 
 def test_memory_that_moves_is_seen(comm: tilewire.Communicator) -> None:
-    for move in (lambda x, y: y.share_memory_(), lambda x, y: setattr(x, "data", x.clone())):
+    moves = {"result 0": lambda x, y: y.share_memory_(), "x1": lambda x, y: setattr(x, "data", x.clone())}
+    for name, move in moves.items():
         x = _randn(0, 4, K)
         run = tilewire.prepare(tilewire.mm_all_reduce, x, tilewire.pack_weight(_randn(1, K, N)), comm)
         move(x, run())
         for use in (run, run.start, run.clocked):
-            with pytest.raises(RuntimeError, match="has moved: prepare it again"):
+            with pytest.raises(RuntimeError, match=f"{name} has other memory than when the call was prepared"):
                 use()
 
 

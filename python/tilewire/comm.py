@@ -20,12 +20,10 @@ from ._results import Results
 Allgather = Callable[[bytes], "list[bytes]"]
 
 _SILENCE_S = 60.0
+_LONGEST_S = 1e9
 _known: "weakref.WeakValueDictionary[str, Communicator]" = weakref.WeakValueDictionary()
 _of_group: "dict[int, Communicator]" = {}
 _making = threading.RLock()
-
-
-_LONGEST_S = 1e9
 
 
 def timeout_ns(seconds: Optional[float]) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -66,11 +66,14 @@ class _Slow:
         """The tw_op_t pointer; see Prepared."""
         raise NotImplementedError
 
+    def _moved(self, number: int) -> NoReturn:
+        raise NotImplementedError
+
     def _begin(self) -> None:
         self.live()
-        for tensor, place in self._places:
+        for i, (tensor, place) in enumerate(self._places):
             if tensor.data_ptr() != place:
-                raise RuntimeError("the memory of a tensor of a prepared call has moved: prepare it again")
+                self._moved(i)
         if self.written:
             increment_version(self.written)
 
@@ -106,7 +109,7 @@ class Prepared(_Base):
     close(), at the end of a `with` block, when nobody refers to it, or with its communicator.
     """
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_kept", "_names")
 
     def start(self) -> None:
         """Starts the operator. The work is done in test and wait; nothing else runs on the group until it is done."""
@@ -152,6 +155,10 @@ class Prepared(_Base):
             self.comm.live()
             wrong("a prepared call", "is closed")
         return op
+
+    def _moved(self, number: int) -> NoReturn:
+        """Tensor `number` of those that were given to _fill is not where it was."""
+        wrong(self._names[number], "has other memory than when the call was prepared: prepare it again")
 
     @staticmethod
     def _has_ended(status: int) -> bool:
@@ -239,7 +246,9 @@ def prepare(function: Callable[..., Any], *args: Any, out: Optional[Tensor] = No
             raise
         raise RuntimeError(re.sub(r"^(gmm_)?y\b", "out", str(error))) from error
     results = [t for t in (result if isinstance(result, tuple) else (result,)) if t is not None]
-    tensors = (*results, *(t for t in given.values() if isinstance(t, Tensor)))
+    used = {**{f"result {i}": t for i, t in enumerate(results)}, **given}
+    used = {name: t for name, t in used.items() if isinstance(t, Tensor)}
+    prepared._names = tuple(used)
     written = tuple(t for t in results if not t.is_inference())  # others are never saved for a gradient
-    prepared._fill(comm, comm.lock, cell, result, written, tensors)
+    prepared._fill(comm, comm.lock, cell, result, written, tuple(used.values()))
     return prepared

@@ -124,12 +124,14 @@ void twi_mm_bring_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *wor
 {
     const int to = bring_to(op, item);
     twi_ops_peer_t *words = &twi_board(op->transport, to)->peers[op->rank];
+    twi_gemm_also_t y = {.at = NULL};
     int64_t number;
     (void)peer;
     twi_engine_touch_begin(op->ops->engine);
-    const bool lends = twi_transport_health(op->transport, to) == TWI_HEALTH_OK && twi_entry_lent(op, to).at != NULL;
-    if (lends && twi_claim(&words->claimed, op->call, own_results(op), &number)) {
-        bring_piece(op, to, twi_entry_lent(op, to), number, worker);
+    if (twi_transport_health(op->transport, to) == TWI_HEALTH_OK)
+        y = twi_entry_lent(op, to);
+    if (y.at && twi_claim(&words->claimed, op->call, own_results(op), &number)) {
+        bring_piece(op, to, y, number, worker);
         twi_count_one(&words->brought, op->call);
         twi_transport_wake(op->transport);
     }

@@ -83,20 +83,17 @@ static char *result_at(const mm_tiles_t *t, const mm_strip_t *strip, int64_t fir
 static void find_others(mm_tiles_t *t)
 {
     const twi_op_t *op = t->op;
+    const int other = 1 - op->rank;
+    twi_gemm_also_t y = {.at = NULL};
+    if (t->r->gathers && op->size == 2)
+        y = twi_entry_lent(op, other);
+    t->slot_results = t->r->gathers && !y.at;
     t->n_others = 0;
     t->others_lines = true;
-    t->slot_results = false;
-    for (int p = 0; t->r->gathers && p < op->size; p++) {
-        if (p == op->rank)
-            continue;
-        const twi_gemm_also_t y = op->size > 2 ? (twi_gemm_also_t){.at = NULL} : twi_entry_lent(op, p);
-        if (!y.at)
-            t->slot_results = true;
-        if (!y.at || twi_transport_health(op->transport, p) != TWI_HEALTH_OK)
-            continue;
-        t->worker->others[t->n_others++] = y;
-        t->others_lines = t->others_lines && twi_panels_lines(y.at, y.step, 0);
-    }
+    if (!y.at || twi_transport_health(op->transport, other) != TWI_HEALTH_OK)
+        return;
+    t->worker->others[t->n_others++] = y;
+    t->others_lines = twi_panels_lines(y.at, y.step, 0);
 }
 
 static void find_bases(mm_tiles_t *t)

@@ -260,8 +260,7 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
     TW_TRY(twi_units_create(op, &op->sent, &board->sent, op->n_rounds * r->n_sends));
     TW_TRY(twi_units_create(op, &op->result, &board->result, twi_mm_all_pieces(op, r, r->shares[op->rank].n)));
-    r->copied = twi_op_alloc(op, (size_t)op->size, sizeof *r->copied);
-    if (!r->copied)
+    if (r->claims && !(r->copied = twi_op_alloc(op, (size_t)op->size, sizeof *r->copied)))
         return TW_ERR_NO_MEMORY;
     int64_t *left = twi_op_alloc(op, (size_t)op->n_rounds, sizeof *left);
     TW_TRY(twi_reads_create(&op->reads, left, op->n_rounds));
@@ -294,7 +293,7 @@ static void start(twi_op_t *op)
     }
     for (int64_t i = 0; i < own * chunks; i++)
         atomic_store_explicit(&r->own[i], MM_TODO, memory_order_relaxed);
-    for (int i = 0; i < op->size; i++)
+    for (int i = 0; r->claims && i < op->size; i++)
         atomic_store_explicit(&r->copied[i], 0, memory_order_relaxed);
 }
 
