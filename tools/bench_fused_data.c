@@ -193,7 +193,7 @@ static bool pack(fused_operands_t *operands, fused_matrix_t which, size_t expert
 /* Peers can write to y. */
 static bool lends_y(const fused_case_t *c)
 {
-    return c->op == FUSED_MM_ALL_REDUCE || c->op == FUSED_GMM_ALLTOALLV;
+    return c->op == FUSED_MM_REDUCE_SCATTER || c->op == FUSED_MM_ALL_REDUCE || c->op == FUSED_GMM_ALLTOALLV;
 }
 
 size_t fused_window_bytes(const fused_plan_t *plan, const fused_case_t *c, int rank)

@@ -11,14 +11,18 @@
  *     sent     so many units of the slots can be read: partial results, or rows of the left matrix
  *     result   so many units of finished results can be read; of gathers: so many strips are packed, for the deadlines
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
+ *     pace     so many tiles of the product are multiplied: who compares it with its own knows whether it is behind.
+ *              Relaxed, because nothing else follows from it
  * Two more are of this rank and one peer, about the pieces of the peer's results on their way to this rank's y:
  *     claimed  so many pieces have somebody who moves them: this rank, who copies, or the peer, who brings. Both take
  *              the next one by compare-and-exchange; relaxed, because it only says who
  *     brought  so many of them the peer has brought: stored by the peer (release), loaded by this rank (acquire)
+ * And one for each piece of this rank's own results:
+ *     marks    who sums it (TWI_MARK_...): this rank, or whoever takes it first of those that have nothing else to do
  *
- * A rank writes to its own window only, and peers read its slots; but for those two words, and for what it lends them
- * in its entry: its y, to which peers write results of mm_all_reduce and gmm_alltoallv, after it has entered and
- * before they say so by their `result` or `sent`, or by its `brought`; or its rows of the left matrix, which peers read
+ * A rank writes to its own window only, and peers read its slots; but for those words, for a piece of its slot that they
+ * sum, and for what it lends them in its entry: its y, to which peers write results, after it has entered and before they say so
+ * by their `result` or `sent`, or by its `brought` or `marks`; or its rows of the left matrix, which peers read
  * between its `sent` and their `taken`, for which the end of the call waits. Both are touched between
  * twi_engine_touch_begin and _end only.
  *
@@ -38,6 +42,21 @@
 #define TWI_CALL_EPOCH(call, count) ((uint64_t)(call) << TWI_CALL_UNIT_BITS | (uint64_t)(count))
 #define TWI_SLOTS_LIVE 8 /* rounds of a rank that are not taken yet */
 
+/*
+ * What becomes of a piece of a rank's results once the rank has multiplied it; as everything on the board it grows.
+ *     owner: writes its partial, stores KEPT or GIVEN (release)
+ *     taker: loads GIVEN (acquire), makes it TAKEN by compare-and-exchange, sums, stores DONE (release)
+ *     owner: loads DONE (acquire)
+ */
+enum {
+    TWI_MARK_NONE,
+    TWI_MARK_KEPT,  /* its owner sums it, or has */
+    TWI_MARK_GIVEN, /* whoever takes it sums it */
+    TWI_MARK_TAKEN, /* by rank 0; one more for every next rank */
+};
+#define TWI_MARK_DONE(size) (TWI_MARK_TAKEN + (size))
+#define TWI_MARKS_MOST 512
+
 /* What a rank calls, in words that a message can show. */
 typedef struct twi_call_entry {
     uint64_t hash;  /* of what has to agree */
@@ -52,6 +71,7 @@ typedef struct twi_call_entry {
     /* Need not agree: where in the rank's window the matrix is that it lends to peers, and 1 more; 0: none. */
     uint64_t lent;
     int64_t lent_step; /* bytes between its rows */
+    int64_t marks;     /* pieces of its results that it marks; those after them it keeps */
 } twi_call_entry_t;
 
 typedef struct twi_ops_peer {
@@ -64,9 +84,11 @@ typedef struct twi_ops_board {
     _Alignas(TWI_LINE) _Atomic uint64_t sent;
     _Alignas(TWI_LINE) _Atomic uint64_t result;
     _Alignas(TWI_LINE) _Atomic uint64_t taken;
+    _Alignas(TWI_LINE) _Atomic uint64_t pace;
     _Alignas(TWI_LINE) twi_call_entry_t calls[2];          /* [call % 2] */
     _Alignas(TWI_LINE) uint64_t places[2][TWI_SLOTS_LIVE]; /* [call % 2][round % LIVE]: bytes from the first slot */
-    twi_ops_peer_t peers[];                                /* [size] */
+    _Alignas(TWI_LINE) _Atomic uint64_t marks[TWI_MARKS_MOST];
+    twi_ops_peer_t peers[]; /* [size] */
 } twi_ops_board_t;
 
 static inline twi_ops_board_t *twi_board(const twi_transport_t *t, int rank)

@@ -19,6 +19,10 @@
  * the y of peers that offer it and have not come for them yet; and they come when they have multiplied everything. So
  * the second leg is for those ranks that are fast, or lucky with the neighbours of their cores, and does not make the
  * last one later.
+ *
+ * Neither do sums: a rank that offers its y and sees that it is behind leaves its own partials in its slot, as it does
+ * with those for others, and marks the pieces as given. Whoever has nothing else to do sums them, to where their owner
+ * would have; nobody can tell who did it from the bits. Then the last rank has nothing to do but its product.
  */
 #include "coll/reduce.h"
 #include "ops/model.h"
@@ -47,7 +51,10 @@ typedef struct mm_batch {
 enum { MM_BATCH_STRIPS = 16 }; /* at most */
 
 /* How far an own item is: stored (release) by who computes it, loaded (acquire) by who sums it. */
-enum { MM_TODO, MM_COMPUTED };
+enum { MM_TODO, MM_COMPUTED, MM_GIVEN };
+
+/* Whether the own strips of a batch are given; decided by the first worker that comes to it. */
+enum { MM_UNDECIDED, MM_KEEP, MM_GIVE };
 
 typedef struct mm_reduce {
     twi_schedule_t schedule;
@@ -58,6 +65,8 @@ typedef struct mm_reduce {
     bool pushed;     /* the other rank writes its results to our y */
     bool brings;     /* we bring pieces of our results to peers that lend us their y and are late, */
     bool claims;     /* and they bring us theirs, or we copy them, who comes first */
+    bool helps;      /* we sum what others give */
+    int64_t marks;   /* own pieces that we mark; those after them are kept */
     uint32_t out_type;
     int64_t wire_bytes, out_bytes; /* of an element */
     int64_t round_cols;            /* but for the last round */
@@ -77,6 +86,9 @@ typedef struct mm_reduce {
     _Atomic uint8_t *own;        /* [rounds][own strips][chunks] MM_... */
     int64_t *late;               /* the same: columns whose partials were not there yet; written before `own` */
     _Atomic int32_t *batch_left; /* [rounds][batches] chunks to compute */
+    _Atomic uint8_t *gives;      /* [batches] MM_..., if there are marks; relaxed: only that all chunks see the same */
+    _Atomic bool behind;         /* once in a run is enough */
+    _Atomic int64_t tiles;       /* that are multiplied */
     _Atomic int32_t *own_left;   /* [own pieces] panels to sum */
     _Atomic int64_t *copied;     /* [size] pieces that we have copied, with claims */
     twi_reduce_fn reduce;
@@ -135,12 +147,16 @@ typedef struct mm_tiles {
     mm_reduce_t *r;
     twi_op_worker_t *worker;
     int64_t round, col, cols; /* col: of the product */
-    char *own;                /* our slot, once it is open */
+    int owner;                /* of the rows that are summed: us, or whom we help */
+    twi_gemm_also_t y;        /* of the owner */
+    bool gives;               /* own rows are left to others */
+    char *own;                /* the owner's slot, once it is open */
     const char **bases;       /* [size] everybody's, if they are all there */
     int n_others;             /* peers whose y results are written to: worker->others */
     bool others_lines;        /* all of them as whole lines */
     bool slot_results;        /* there are peers who copy them */
     int turn;                 /* of worker->also */
+    int64_t n_tiles;          /* multiplied, and not counted yet */
     const uint8_t *strip_of;  /* [panels of A] number in rows */
     mm_rows_t rows[MM_BATCH_STRIPS];
 } mm_tiles_t;
@@ -149,7 +165,7 @@ typedef struct mm_tiles {
 mm_rows_t twi_mm_rows(const mm_reduce_t *r, int owner, int64_t i);
 /* Strip i of a batch. */
 mm_rows_t twi_mm_batch_rows(const twi_op_t *op, const mm_reduce_t *r, const mm_batch_t *batch, int64_t i);
-/* Of a round; its rows are left to the caller. */
+/* Of a round, with sums of our own; its rows are left to the caller. */
 mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t round, twi_op_worker_t *worker);
 /* For a product of the strips in rows. */
 twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles);
@@ -165,6 +181,19 @@ void twi_mm_tiles_dequantise(const mm_tiles_t *tiles, const mm_rows_t *rows, int
 
 /* Whether the partial of own strip `own` in a round is not there yet; our own always is. */
 bool twi_mm_partial_lacks(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64_t round, int rank);
+
+/* mm_reduce_given.c: sums that are left to whoever has time. Items are pieces of a rank's. */
+
+/* So many tiles more are multiplied. */
+void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t tiles);
+/* Whether this rank leaves the sums of a batch to others; all workers get the same answer. */
+bool twi_mm_gives(twi_op_t *op, mm_reduce_t *r, int64_t batch);
+/* The own strips of a batch are computed by all workers: everybody may see what becomes of them. */
+void twi_mm_mark(twi_op_t *op, const mm_reduce_t *r, const mm_batch_t *batch, bool given);
+/* Whether an own strip that was given is not summed yet; whether it is `rank` who is at it. */
+bool twi_mm_given_lacks(const twi_op_t *op, const mm_reduce_t *r, int64_t own, int rank);
+bool twi_mm_help_lacks(twi_op_t *op, int owner, int64_t item, int rank);
+void twi_mm_help_run(twi_op_t *op, int owner, int64_t item, twi_op_worker_t *worker);
 
 /* mm_reduce_copies.c: results on their way to y. Items are pieces of a peer's; of ours, for every peer; peers. */
 

@@ -4,7 +4,7 @@
 #include "ops/mm_reduce.h"
 
 enum {
-    PIECE_ITEMS = 128 << 10,    /* about that many elements in a piece, */
+    PIECE_ITEMS = 32 << 10,     /* about that many elements in a piece, */
     PIECES_MAX = 16,            /* but no more pieces than that in a strip */
     STRIPS_MOST = 1 << 20,      /* in all rounds, about; so that their pieces can be counted */
     EVERYTHING_BYTES = 1 << 20, /* of all partials: up to here every rank sums all rows, which saves a leg */

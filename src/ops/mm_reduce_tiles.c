@@ -19,12 +19,11 @@ static char *tile_at(const mm_tiles_t *t, const mm_strip_t *strip, const char *b
     return twi_panel_at(base + strip->row * t->cols * bytes, strip->rows, first, col, cols, bytes);
 }
 
-/* Element (row, col) of the product in y. */
+/* Element (row, col) of the product in the owner's y. */
 static char *y_at(const mm_tiles_t *t, int64_t row, int64_t col)
 {
-    const twi_gemm_problem_t *problem = &t->op->problem.product;
-    const int64_t y_row = t->r->gathers || t->r->everything ? 0 : t->r->shares[t->op->rank].row;
-    return (char *)problem->c + ((row - y_row) * problem->ldc + t->col + col) * t->r->out_bytes;
+    const int64_t y_row = t->r->gathers || t->r->everything ? 0 : t->r->shares[t->owner].row;
+    return t->y.at + (row - y_row) * t->y.step + (t->col + col) * t->r->out_bytes;
 }
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
@@ -69,21 +68,21 @@ static void sum_rows(const mm_tiles_t *t, int64_t rows, int64_t col, int64_t col
     }
 }
 
-/* Where the result of a block that begins at row `first` is left: in our slot for peers, or here. */
+/* Where the result of a block that begins at row `first` is left: in the owner's slot for its peers, or here. */
 static char *result_at(const mm_tiles_t *t, const mm_strip_t *strip, int64_t first, int64_t col, int64_t cols)
 {
     return t->r->gathers ? tile_at(t, strip, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
 }
 
 /*
- * Where results go besides our y: with two ranks to that of the other, if it lends it, else to our slot. All peers have
- * sent something, so their entries are there. Who has given up since does not lend us its y any more:
+ * Where results go besides the owner's y: with two ranks to that of the other, if it lends it, else to the owner's slot.
+ * All peers have sent something, so their entries are there. Who has given up since does not lend us its y any more:
  * twi_engine_touch_begin came before.
  */
 static void find_others(mm_tiles_t *t)
 {
     const twi_op_t *op = t->op;
-    const int other = 1 - op->rank;
+    const int other = 1 - t->owner;
     twi_gemm_also_t y = {.at = NULL};
     if (t->r->gathers && op->size == 2)
         y = twi_entry_lent(op, other);
@@ -100,7 +99,7 @@ static void find_bases(mm_tiles_t *t)
 {
     for (int p = 0; p < t->op->size; p++)
         t->bases[p] = twi_op_slot(t->op, p, t->round);
-    t->own = twi_op_slot(t->op, t->op->rank, t->round);
+    t->own = twi_op_slot(t->op, t->owner, t->round);
     find_others(t);
 }
 
@@ -126,17 +125,17 @@ static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int6
     copy_rows(&copy);
 }
 
-/* The result of a block from `row` of the product on to our y, and to those of peers. */
+/* The result of a block from `row` of the product on to the owner's y, and to those of its peers. */
 static void store_block(const mm_tiles_t *t, int64_t row, int64_t rows, int64_t col, int64_t cols, const char *block)
 {
     const twi_op_problem_t *problem = &t->op->problem;
-    const int64_t y_step = problem->product.ldc * t->r->out_bytes;
+    const twi_gemm_also_t y = {.at = y_at(t, row, col), .step = t->y.step};
     if (problem->wire == TW_WIRE_INT8) {
         t->r->wire->dequantise(t->r->out_type, (const int8_t *)block, rows, cols, problem->comm_scale_2 + t->col + col,
-                               y_at(t, row, col), problem->product.ldc);
+                               y.at, problem->product.ldc);
         return;
     }
-    store_rows(t, block, rows, cols, (twi_gemm_also_t){y_at(t, row, col), y_step}, t->r->copy_rows);
+    store_rows(t, block, rows, cols, y, t->owner == t->op->rank ? t->r->copy_rows : t->r->push_rows);
     for (int i = 0; i < t->n_others; i++)
         store_rows(t, block, rows, cols, other_at(t, i, row, col), t->r->push_rows);
 }
@@ -237,7 +236,7 @@ void twi_mm_tiles_tell(const mm_tiles_t *t, mm_rows_t *rows, int64_t end)
 /* At the first tile of a panel: are the partials there by now? Columns come in order, so those that are late do too. */
 static void look_for_partials(mm_tiles_t *t, mm_rows_t *rows, int64_t col, int64_t cols)
 {
-    if (rows->index < 0 || rows->fused || t->r->defer)
+    if (rows->index < 0 || rows->fused || t->r->defer || t->gives)
         return;
     rows->fused = partials_there(t, rows);
     if (rows->fused)
@@ -317,6 +316,11 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     const mm_strip_t *strip = rows->strip;
     const int64_t first = tile->row - strip->row, col = tile->col - t->col;
     char *slot = tile_at(t, strip, t->own, first, col, tile->cols);
+    if (tile->panel == 0 && t->r->helps) {
+        twi_mm_pace(t->op, t->r, t->n_tiles);
+        t->n_tiles = 0;
+    }
+    t->n_tiles++;
     if (first == 0)
         look_for_partials(t, rows, col, tile->cols);
     if (rows->fused && col >= rows->late) /* a second stack of the strip begins with the first column again */
@@ -393,6 +397,7 @@ mm_rows_t twi_mm_rows(const mm_reduce_t *r, int owner, int64_t i)
 
 mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t round, twi_op_worker_t *worker)
 {
+    const twi_gemm_problem_t *product = &op->problem.product;
     return (mm_tiles_t){
         .op = op,
         .r = r,
@@ -400,6 +405,8 @@ mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t round, twi_op_work
         .round = round,
         .col = twi_mm_round_col(r, round),
         .cols = twi_mm_round_cols(op, r, round),
+        .owner = op->rank,
+        .y = {.at = product->c, .step = product->ldc * r->out_bytes},
         .bases = worker->bases,
     };
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mm_reduce_scatter and mm_all_reduce: their queues. In the order in which they are looked at: sums of
- * own rows that could not be had on the way, results to be copied from each peer, products; then our results for
- * others that are late. Who lends its y has the products before the copies, and in the end whether all have come.
+ * own rows that could not be had on the way, results to be copied from each peer, products; sums that ranks give away;
+ * then our results for others that are late. Who lends its y has the products before the copies, and in the end whether
+ * all have come.
  */
 #include "base/config.h"
 #include "base/sizes.h"
@@ -59,12 +60,21 @@ static void finish_own(twi_op_t *op, mm_reduce_t *r, const mm_tiles_t *tiles, mm
 {
     const int64_t chunks = r->products.n_chunks, col = at->chunk * r->products.chunk_cols;
     const int64_t item = (at->round * r->shares[op->rank].n + rows->index) * chunks + at->chunk;
-    r->late[item] = r->defer ? tiles->cols : rows->late;
+    const uint8_t state = tiles->gives ? MM_GIVEN : MM_COMPUTED;
+    r->late[item] = r->defer || tiles->gives ? tiles->cols : rows->late;
     if (rows->fused)
         twi_mm_tiles_tell(tiles, rows, col + twi_products_cols(&r->products, at->chunk, tiles->cols));
     if (r->late[item] == 0)
         twi_reads_finish(op, at->round);
-    atomic_store_explicit(&r->own[item], MM_COMPUTED, memory_order_release); /* pairs with the load in sum_lacks */
+    atomic_store_explicit(&r->own[item], state, memory_order_release); /* pairs with the load in sum_lacks */
+}
+
+/* All chunks of a batch are computed, and peers may read what it has for them. */
+static void finish_batch(twi_op_t *op, mm_reduce_t *r, const mm_tiles_t *tiles, const mm_batch_t *batch)
+{
+    if (batch->n_sends > 0)
+        twi_units_finish(op, &op->sent, tiles->round * r->n_sends + batch->send, batch->n_sends);
+    twi_mm_mark(op, r, batch, tiles->gives);
 }
 
 static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
@@ -76,6 +86,7 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
     mm_tiles_t tiles = twi_mm_tiles(op, r, at.round, worker);
     (void)peer;
     tiles.strip_of = r->panel_strip + batch->panel;
+    tiles.gives = twi_mm_gives(op, r, at.number);
     for (int64_t i = 0; i < batch->n_sends + batch->n_own; i++) {
         tiles.rows[i] = twi_mm_batch_rows(op, r, batch, i);
         tiles.rows[i].told = at.chunk * r->products.chunk_cols;
@@ -84,8 +95,8 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
         twi_engine_touch_begin(op->ops->engine);
     multiply(op, r, &tiles, &at);
     /* Each worker releases its own chunk; whoever finds that none are left has acquired all. */
-    if (atomic_fetch_sub_explicit(&r->batch_left[unit], 1, memory_order_acq_rel) == 1 && batch->n_sends > 0)
-        twi_units_finish(op, &op->sent, at.round * r->n_sends + batch->send, batch->n_sends);
+    if (atomic_fetch_sub_explicit(&r->batch_left[unit], 1, memory_order_acq_rel) == 1)
+        finish_batch(op, r, &tiles, batch);
     for (int64_t i = batch->n_sends; i < batch->n_sends + batch->n_own; i++)
         finish_own(op, r, &tiles, &tiles.rows[i], &at);
     if (batch->n_own > 0)
@@ -94,15 +105,17 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
 
-/* Fused: an item is what was late of a chunk of an own strip. */
+/* Fused: an item is what was late of a chunk of an own strip, or given to others. */
 static bool sum_lacks(twi_op_t *op, int peer, int64_t item, int rank)
 {
     const mm_reduce_t *r = state_of(op);
     const place_t at = place_of(item, r->shares[op->rank].n, r->products.n_chunks);
-    const bool computed = atomic_load_explicit(&r->own[item], memory_order_acquire) == MM_COMPUTED;
+    const uint8_t state = atomic_load_explicit(&r->own[item], memory_order_acquire);
     (void)peer;
-    if (rank == op->rank || !computed)
-        return !computed;
+    if (state == MM_GIVEN)
+        return twi_mm_given_lacks(op, r, at.number, rank);
+    if (rank == op->rank || state == MM_TODO)
+        return state == MM_TODO;
     return r->late[item] > 0 && twi_mm_partial_lacks(op, r, at.number, at.round, rank);
 }
 
@@ -132,7 +145,10 @@ static void run_sum(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worke
     mm_rows_t rows = twi_mm_rows(r, op->rank, at.number);
     rows.told = at.chunk * r->products.chunk_cols;
     const int64_t chunk_end = rows.told + twi_products_cols(&r->products, at.chunk, tiles.cols);
-    sum_and_tell(&tiles, &rows, r->late[item] < chunk_end ? r->late[item] : chunk_end);
+    if (atomic_load_explicit(&r->own[item], memory_order_relaxed) == MM_GIVEN) /* and summed */
+        twi_mm_tiles_tell(&tiles, &rows, chunk_end);
+    else
+        sum_and_tell(&tiles, &rows, r->late[item] < chunk_end ? r->late[item] : chunk_end);
     twi_reads_finish(op, at.round);
 }
 
@@ -175,22 +191,43 @@ static void fill_queue(twi_queue_t *queue, int64_t n, bool (*lacks)(twi_op_t *, 
     queue->run = run;
 }
 
-static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
+/* What is copied from every peer. */
+static twi_queue_t *add_copies(const twi_op_t *op, const mm_reduce_t *r, twi_queue_t *queue)
 {
-    const bool fused = r->schedule.fused;
-    const int64_t rounds = op->problem.product.n > 0 ? op->n_rounds : 0, chunks = r->products.n_chunks;
-    const int64_t own = rounds * r->shares[op->rank].n;
-    TW_TRY(twi_op_queues(op, 1 + op->size + r->brings + r->claims));
-    twi_queue_t *queue = op->queues;
-    fill_queue(queue++, fused ? own * chunks : own, fused ? sum_lacks : rows_lack, fused ? run_sum : run_rows);
-    twi_queue_t *products = r->claims ? queue++ : queue + op->size - 1;
-    fill_queue(products, rounds * r->n_batches * chunks, product_lacks, run_product);
     for (int step = 1; step < op->size; step++, queue++) {
         queue->peer = (op->rank + step) % op->size;
         const int64_t pieces = r->gathers ? twi_mm_all_pieces(op, r, r->shares[queue->peer].n) : 0;
         fill_queue(queue, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
     }
-    queue += r->claims ? 0 : 1; /* the products */
+    return queue;
+}
+
+/* What may be given, our own first. */
+static twi_queue_t *add_help(const twi_op_t *op, const mm_reduce_t *r, twi_queue_t *queue)
+{
+    for (int step = 0; step < op->size; step++, queue++) {
+        queue->peer = (op->rank + step) % op->size;
+        const int64_t pieces = twi_mm_all_pieces(op, r, r->shares[queue->peer].n);
+        fill_queue(queue, twi_least(pieces, TWI_MARKS_MOST), twi_mm_help_lacks, twi_mm_help_run);
+    }
+    return queue;
+}
+
+static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
+{
+    const bool fused = r->schedule.fused;
+    const int64_t rounds = op->problem.product.n > 0 ? op->n_rounds : 0, chunks = r->products.n_chunks;
+    const int64_t own = rounds * r->shares[op->rank].n;
+    TW_TRY(twi_op_queues(op, 1 + op->size + (r->helps ? op->size : 0) + r->brings + r->claims));
+    twi_queue_t *queue = op->queues;
+    fill_queue(queue++, fused ? own * chunks : own, fused ? sum_lacks : rows_lack, fused ? run_sum : run_rows);
+    if (!r->claims)
+        queue = add_copies(op, r, queue);
+    fill_queue(queue++, rounds * r->n_batches * chunks, product_lacks, run_product);
+    if (r->helps)
+        queue = add_help(op, r, queue);
+    if (r->claims)
+        queue = add_copies(op, r, queue);
     if (r->brings)
         fill_queue(queue++, twi_mm_all_pieces(op, r, r->shares[op->rank].n) * (op->size - 1), twi_mm_bring_lacks,
                    twi_mm_bring_run);
@@ -200,34 +237,38 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
 }
 
 /*
- * Whether it pays to bring results to ranks that are late: there is enough of them, and there are cores for all, so
- * that who has claimed a piece is at it.
+ * Whether it pays to do work of ranks that are late: there is enough of it, and there are cores for all, so that who has
+ * taken a piece is at it.
  */
-static bool is_worth_bringing(const twi_op_t *op, const mm_reduce_t *r)
+static bool is_worth_helping(const twi_op_t *op, const mm_reduce_t *r)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
     const int64_t bytes = product->m * product->n * r->out_bytes, least = (int64_t)twi_config()->stream_bytes / 8;
-    return r->gathers && op->size > 2 && op->n_rounds == 1 && op->problem.wire != TW_WIRE_INT8 && bytes > 0 &&
+    return op->size > 1 && !r->everything && op->n_rounds == 1 && op->problem.wire != TW_WIRE_INT8 && bytes > 0 &&
            bytes >= least && op->transport->spin_ns > 0;
 }
 
 /*
- * If y is in our window, the owner of results may write there, around the caches: else it would wait for lines that we
- * have. With two ranks it does so for every tile. With more of them it would store every line to all of them at once,
- * which is slower than that peers come for it; so it brings them later, if they have not come. Each rank decides for
- * itself whether it lends its y, and whether it brings.
+ * If y is in our window, others may write results there, around the caches: else they would wait for lines that we have.
+ * With two ranks the owner does so for every tile. With more of them it would store every line to all of them at once,
+ * which is slower than that peers come for it; so it brings them later, if they have not come. And who helps us with our
+ * own rows writes them. Each rank decides for itself whether it lends its y, and whether it helps.
  */
 static void lend_y(twi_op_t *op, mm_reduce_t *r)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
-    const int64_t bytes = r->out_bytes;
-    r->brings = is_worth_bringing(op, r);
-    if (!r->gathers || op->problem.wire == TW_WIRE_INT8 || (op->size > 2 && !r->brings) ||
-        !twi_gemm_can_stream(&op->plan, r->out_type) ||
-        !twi_entry_lend(op, product->c, product->m, product->n * bytes, product->ldc * bytes))
+    const int64_t bytes = r->out_bytes, rows = r->gathers ? product->m : r->shares[op->rank].rows;
+    const bool worth = is_worth_helping(op, r), pushes = r->gathers && op->size == 2;
+    r->helps = worth && r->schedule.fused;
+    r->brings = worth && r->gathers && op->size > 2;
+    if (op->problem.wire == TW_WIRE_INT8 || !(worth || pushes) || !twi_gemm_can_stream(&op->plan, r->out_type) ||
+        !twi_entry_lend(op, product->c, rows, product->n * bytes, product->ldc * bytes))
         return;
-    r->pushed = op->size == 2;
-    r->claims = op->size > 2;
+    r->pushed = pushes;
+    r->claims = r->brings;
+    if (r->helps)
+        r->marks = twi_least(twi_mm_all_pieces(op, r, r->shares[op->rank].n), TWI_MARKS_MOST);
+    op->entry.marks = r->marks;
 }
 
 static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
@@ -262,6 +303,8 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     TW_TRY(twi_units_create(op, &op->result, &board->result, twi_mm_all_pieces(op, r, r->shares[op->rank].n)));
     if (r->claims && !(r->copied = twi_op_alloc(op, (size_t)op->size, sizeof *r->copied)))
         return TW_ERR_NO_MEMORY;
+    if (r->marks > 0 && !(r->gives = twi_op_alloc(op, (size_t)r->n_batches, sizeof *r->gives)))
+        return TW_ERR_NO_MEMORY;
     int64_t *left = twi_op_alloc(op, (size_t)op->n_rounds, sizeof *left);
     TW_TRY(twi_reads_create(&op->reads, left, op->n_rounds));
     TW_TRY(make_queues(op, r));
@@ -295,6 +338,10 @@ static void start(twi_op_t *op)
         atomic_store_explicit(&r->own[i], MM_TODO, memory_order_relaxed);
     for (int i = 0; r->claims && i < op->size; i++)
         atomic_store_explicit(&r->copied[i], 0, memory_order_relaxed);
+    for (int64_t i = 0; r->marks > 0 && i < r->n_batches; i++)
+        atomic_store_explicit(&r->gives[i], MM_UNDECIDED, memory_order_relaxed);
+    atomic_store_explicit(&r->behind, false, memory_order_relaxed);
+    atomic_store_explicit(&r->tiles, 0, memory_order_relaxed);
 }
 
 static void explain(const twi_op_t *op, char *text, size_t bytes)

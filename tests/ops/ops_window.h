@@ -28,6 +28,25 @@ static inline void window_check_rest(const char *window, const mm_rows_t *y, con
     window_check_filling(window, end, WINDOW_BYTES);
 }
 
+static inline void window_set_y(op_call_t *call, const tw_tensor_t *y)
+{
+    if (call->what.kind == OP_GMM_ALLTOALLV)
+        call->args.combine.y = y;
+    else if (call->what.kind == OP_MM_REDUCE_SCATTER)
+        call->args.reduce_scatter.y = y;
+    else
+        call->args.all_reduce.y = y;
+}
+
+/* y from the window to where the check looks for it. */
+static inline void window_read(op_call_t *call, const char *from)
+{
+    const mm_rows_t *y = &call->out[OP_Y];
+    for (int64_t i = 0; i < y->rows; i++)
+        memcpy(y->room.data + (size_t)(i * y->ld) * y->item, from + (size_t)(i * y->ld) * y->item,
+               (size_t)y->columns * y->item);
+}
+
 /* A call with y in the window, `skip` bytes from its first line; then y is where the check looks for it. */
 static inline void window_run(tw_comm_t *comm, op_call_t *call, char *window, size_t skip)
 {
@@ -37,15 +56,10 @@ static inline void window_run(tw_comm_t *comm, op_call_t *call, char *window, si
     CHECK((size_t)(y->rows * y->ld) * y->item + 128 <= WINDOW_BYTES);
     memset(window, WINDOW_FILLING, WINDOW_BYTES);
     tensor.data = from;
-    if (call->what.kind == OP_GMM_ALLTOALLV)
-        call->args.combine.y = &tensor;
-    else
-        call->args.all_reduce.y = &tensor;
+    window_set_y(call, &tensor);
     CHECK_OK(op_call_run(call, comm));
     window_check_rest(window, y, from);
-    for (int64_t i = 0; i < y->rows; i++)
-        memcpy(y->room.data + (size_t)(i * y->ld) * y->item, from + (size_t)(i * y->ld) * y->item,
-               (size_t)y->columns * y->item);
+    window_read(call, from);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mm_all_reduce of ranks some of which have y in their window, where the owners of results write them, and
- * the others not, who copy theirs: the same bits whoever has it where, for every wire, fused or not, in one
+ * mm_all_reduce and mm_reduce_scatter of ranks some of which have y in their window, where others may write results, and
+ * the others not, who copy or sum theirs: the same bits whoever has it where, for every wire, fused or not, in one
  * round or several, in one piece or several, with rows of whole lines or not. Other memory of the window stays as
  * it was, and so does y once its rank has given up. A rank that is late has its results brought.
  */
@@ -43,12 +43,13 @@ static void window_body(tw_comm_t *comm, void *arg)
 {
     static const int64_t columns[] = {160, 1100, 150, 1056, 20};
     static const op_shape_t shapes[] = {{600, 40, 0}, {37, 40, 0}};
+    const int size = tw_comm_size(comm);
     panels_random_t random = panels_random(default_seed);
     void *window;
     (void)arg;
     CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
     for (int way = 0; way < 3 * OP_LARGE_WAYS; way++) {
-        op_case_t c = {.kind = OP_MM_ALL_REDUCE, .size = tw_comm_size(comm), .lines = way % 3 > 0};
+        op_case_t c = {.kind = OP_MM_ALL_REDUCE, .size = size, .lines = way % 3 > 0};
         const bool quantised = way % 4 == 3;
         c.types = quantised ? &op_int8_types[3] : &op_float_types[way % 2];
         c.wire = quantised ? TW_WIRE_INT8 : way % 4 == 2 ? TW_WIRE_F32 : TW_WIRE_OUT;
@@ -59,6 +60,11 @@ static void window_body(tw_comm_t *comm, void *arg)
         c.k = 40;
         c.n = columns[way % MM_LENGTH(columns)];
         c.rounds = op_rounds[way % MM_LENGTH(op_rounds)];
+        try_case(comm, &c, window);
+        if (quantised)
+            continue;
+        c.kind = OP_MM_REDUCE_SCATTER;
+        c.m = c.m / size * size;
         try_case(comm, &c, window);
     }
     tw_mem_free(comm, window);
@@ -151,16 +157,14 @@ static void late_body(tw_comm_t *comm, void *arg)
     if (rank == last) {
         memset(window, WINDOW_FILLING, WINDOW_BYTES);
         tensor.data = window;
-        call.args.all_reduce.y = &tensor;
+        window_set_y(&call, &tensor);
         tw_op_t *op = begin(&call, comm);
         ranks_barrier();
         for (int64_t row = 0; row < last * (c.m / (last + 1)) - TWI_GEMM_MR_MAX; row++) /* shares end at panels */
             wait_for_row(y, window, row);
         CHECK_OK(tw_op_wait(op, 0));
         tw_op_release(op);
-        for (int64_t i = 0; i < y->rows; i++)
-            memcpy(y->room.data + (size_t)(i * y->ld) * y->item, (char *)window + (size_t)(i * y->ld) * y->item,
-                   (size_t)y->columns * y->item);
+        window_read(&call, window);
     } else {
         ranks_barrier();
         CHECK_OK(op_call_run(&call, comm));
@@ -206,7 +210,7 @@ static void give_up_body(tw_comm_t *comm, void *arg)
     op_call_open(&call, &c, tw_comm_rank(comm));
     tw_tensor_t tensor = call.out[OP_Y].view.tensor;
     tensor.data = window;
-    call.args.all_reduce.y = &tensor;
+    window_set_y(&call, &tensor);
     if (tw_comm_rank(comm) == last) {
         begin_and_give_up(&call, comm, arg != NULL);
         memset(window, WINDOW_FILLING, WINDOW_BYTES);
