@@ -47,7 +47,7 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
         .board_bytes = twi_engine_board_bytes(boot->size),
         .stage_bytes = twi_engine_stage_bytes(),
         .slots = twi_engine_slots(),
-        .ops_board_bytes = twi_ops_board_bytes(boot->size),
+        .ops_board_bytes = twi_ops_board_bytes(),
         .ops_bytes = config->fuse_bytes,
         .window_bytes = or_default(args->window_bytes, config->window_bytes),
         .join_timeout_ns = config->join_timeout,

@@ -13,16 +13,12 @@
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
  *     pace     so many tiles of the product are multiplied: who compares it with its own knows whether it is behind.
  *              Relaxed, because nothing else follows from it
- * Two more are of this rank and one peer, about the pieces of the peer's results on their way to this rank's y:
- *     claimed  so many pieces have somebody who moves them: this rank, who copies, or the peer, who brings. Both take
- *              the next one by compare-and-exchange; relaxed, because it only says who
- *     brought  so many of them the peer has brought: stored by the peer (release), loaded by this rank (acquire)
  * And one for each piece of this rank's own results:
  *     marks    who sums it (TWI_MARK_...): this rank, or whoever takes it first of those that have nothing else to do
  *
  * A rank writes to its own window only, and peers read its slots; but for those words, for a piece of its slot that they
  * sum, and for what it lends them in its entry: its y, to which peers write results, after it has entered and before they say so
- * by their `result` or `sent`, or by its `brought` or `marks`; or its rows of the left matrix, which peers read
+ * by their `result` or `sent`, or by `marks`; or its rows of the left matrix, which peers read
  * between its `sent` and their `taken`, for which the end of the call waits. Both are touched between
  * twi_engine_touch_begin and _end only.
  *
@@ -32,7 +28,7 @@
  *     peer:  loads sent or result (acquire), reads place and slot, stores taken (release)
  * Checked by tests/model/ops.pml.
  *
- * Two entries and two sets of places suffice: who fills those of call c has ended call c-1, for which it
+ * Two entries, two sets of places and two of marks suffice: who fills those of call c has ended call c-1, for which it
  * saw that all ranks entered c-1, and so had ended c-2.
  */
 #include "transport/transport.h"
@@ -74,11 +70,6 @@ typedef struct twi_call_entry {
     int64_t marks;     /* pieces of its results that it marks; those after them it keeps */
 } twi_call_entry_t;
 
-typedef struct twi_ops_peer {
-    _Alignas(TWI_LINE) _Atomic uint64_t claimed;
-    _Atomic uint64_t brought;
-} twi_ops_peer_t;
-
 typedef struct twi_ops_board {
     _Alignas(TWI_LINE) _Atomic uint64_t entered;
     _Alignas(TWI_LINE) _Atomic uint64_t sent;
@@ -87,8 +78,7 @@ typedef struct twi_ops_board {
     _Alignas(TWI_LINE) _Atomic uint64_t pace;
     _Alignas(TWI_LINE) twi_call_entry_t calls[2];          /* [call % 2] */
     _Alignas(TWI_LINE) uint64_t places[2][TWI_SLOTS_LIVE]; /* [call % 2][round % LIVE]: bytes from the first slot */
-    _Alignas(TWI_LINE) _Atomic uint64_t marks[TWI_MARKS_MOST];
-    twi_ops_peer_t peers[]; /* [size] */
+    _Alignas(TWI_LINE) _Atomic uint64_t marks[2][TWI_MARKS_MOST]; /* [call % 2] */
 } twi_ops_board_t;
 
 static inline twi_ops_board_t *twi_board(const twi_transport_t *t, int rank)

@@ -13,16 +13,14 @@
  * as in a product alone, and the partials of peers are read all the time. Not fused, strips are cut without
  * regard to owners, and everything is summed after the product.
  *
- * The result of mm_all_reduce goes to the y of the other of two ranks if it offers it in its entry. Else it takes the
+ * The result of mm_all_reduce goes to the y of the other of two ranks if it lends it in its entry. Else it takes the
  * place of the owner's own partial, where peers copy it from. Either way they are told of a piece of a strip at a time.
- * With more than two ranks, one round and a core for everybody, an owner that has nothing else to do brings pieces to
- * the y of peers that offer it and have not come for them yet; and they come when they have multiplied everything. So
- * the second leg is for those ranks that are fast, or lucky with the neighbours of their cores, and does not make the
- * last one later.
  *
- * Neither do sums: a rank that offers its y and sees that it is behind leaves its own partials in its slot, as it does
- * with those for others, and marks the pieces as given. Whoever has nothing else to do sums them, to where their owner
- * would have; nobody can tell who did it from the bits. Then the last rank has nothing to do but its product.
+ * Ranks are never equally fast, and all wait for the last one. So a rank that sees that it is behind leaves its own
+ * partials in its slot, as it does with those for others, and marks the pieces as given: whoever has nothing else to do
+ * sums them, leaves the result in the owner's slot, and takes it to every y that it is for and that is lent. Nobody can
+ * tell from the bits who did it. With more than two ranks mm_all_reduce gives everything if its y is lent: there a sum
+ * that is taken to all of them at once is less work than one in the epilogue that everybody copies.
  */
 #include "coll/reduce.h"
 #include "ops/model.h"
@@ -62,10 +60,10 @@ typedef struct mm_reduce {
     bool everything; /* mm_all_reduce where every rank sums all rows */
     bool defer;      /* own partials always go to the slot first */
     bool streams;    /* the result is written around the caches */
-    bool pushed;     /* the other rank writes its results to our y */
-    bool brings;     /* we bring pieces of our results to peers that lend us their y and are late, */
-    bool claims;     /* and they bring us theirs, or we copy them, who comes first */
+    bool lends;      /* others may write to our y */
+    bool pushed;     /* the other of two ranks does so with its results */
     bool helps;      /* we sum what others give */
+    bool gives_all;  /* whether we are behind or not */
     int64_t marks;   /* own pieces that we mark; those after them are kept */
     uint32_t out_type;
     int64_t wire_bytes, out_bytes; /* of an element */
@@ -90,15 +88,16 @@ typedef struct mm_reduce {
     _Atomic bool behind;         /* once in a run is enough */
     _Atomic int64_t tiles;       /* that are multiplied */
     _Atomic int32_t *own_left;   /* [own pieces] panels to sum */
-    _Atomic int64_t *copied;     /* [size] pieces that we have copied, with claims */
     twi_reduce_fn reduce;
     twi_copy_rows_fn copy_rows; /* to our y, */
     twi_copy_rows_fn push_rows; /* and to that of a peer: around the caches where that can be */
     const twi_wire_kernels_t *wire;
 } mm_reduce_t;
 
-/* mm_reduce_plan.c: schedule and tables. `owner_rows`: rows of a rank's share, 0: as it is best. */
+/* mm_reduce_plan.c: schedule, shares and strips. `owner_rows`: rows of a rank's share, 0: as it is best. */
 tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows);
+/* Then, when it is known who lends and gives what: the order of this rank's products, and what workers count. */
+tw_status_t twi_mm_reduce_order(twi_op_t *op, mm_reduce_t *r);
 
 /* Strips that a rank computes for others in a round before strip i of rank + step. */
 int64_t twi_mm_sends_before(const twi_op_t *op, const mm_reduce_t *r, int rank, int64_t i, int step);
@@ -129,6 +128,9 @@ int64_t twi_mm_all_pieces(const twi_op_t *op, const mm_reduce_t *r, int64_t stri
 int64_t twi_mm_piece_number(const twi_op_t *op, const mm_reduce_t *r, int64_t strips, const mm_piece_t *piece);
 mm_piece_t twi_mm_piece(const twi_op_t *op, const mm_reduce_t *r, int64_t strips, int64_t number);
 
+/* Its place in the product. */
+twi_gemm_strip_t twi_mm_piece_part(const mm_reduce_t *r, int owner, const mm_piece_t *piece);
+
 /* mm_reduce_tiles.c: what happens to tiles. */
 
 /* A strip in one round, as one worker sees it. Columns in it count from the round's first one on. */
@@ -148,7 +150,7 @@ typedef struct mm_tiles {
     twi_op_worker_t *worker;
     int64_t round, col, cols; /* col: of the product */
     int owner;                /* of the rows that are summed: us, or whom we help */
-    twi_gemm_also_t y;        /* of the owner */
+    twi_gemm_also_t y;        /* of the owner; at NULL: results are left in its slot */
     bool gives;               /* own rows are left to others */
     char *own;                /* the owner's slot, once it is open */
     const char **bases;       /* [size] everybody's, if they are all there */
@@ -160,6 +162,12 @@ typedef struct mm_tiles {
     const uint8_t *strip_of;  /* [panels of A] number in rows */
     mm_rows_t rows[MM_BATCH_STRIPS];
 } mm_tiles_t;
+
+static inline twi_gemm_also_t twi_mm_own_y(const twi_op_t *op, const mm_reduce_t *r)
+{
+    const twi_gemm_problem_t *product = &op->problem.product;
+    return (twi_gemm_also_t){.at = product->c, .step = product->ldc * r->out_bytes};
+}
 
 /* Own strip i of a rank. */
 mm_rows_t twi_mm_rows(const mm_reduce_t *r, int owner, int64_t i);
@@ -173,7 +181,7 @@ twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles);
 void twi_mm_tiles_sum(mm_tiles_t *tiles, const mm_rows_t *rows, int64_t col, int64_t cols);
 /* Own columns up to `end` are summed: tells peers who want results, of whole pieces. */
 void twi_mm_tiles_tell(const mm_tiles_t *tiles, mm_rows_t *rows, int64_t end);
-/* The way of results from their owner to a y, that of all rows. */
+/* The way of results from their owner to a y. */
 twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, const mm_rows_t *rows, int owner, const mm_piece_t *piece,
                                   twi_gemm_also_t y);
 /* Results of the int8 wire. */
@@ -192,16 +200,19 @@ bool twi_mm_gives(twi_op_t *op, mm_reduce_t *r, int64_t batch);
 void twi_mm_mark(twi_op_t *op, const mm_reduce_t *r, const mm_batch_t *batch, bool given);
 /* Whether an own strip that was given is not summed yet; whether it is `rank` who is at it. */
 bool twi_mm_given_lacks(const twi_op_t *op, const mm_reduce_t *r, int64_t own, int rank);
+/* Whether a piece of a rank's results, which are there, is one that it gave: then it is in every y that is lent. */
+bool twi_mm_was_given(const twi_op_t *op, int owner, int64_t number);
 bool twi_mm_help_lacks(twi_op_t *op, int owner, int64_t item, int rank);
 void twi_mm_help_run(twi_op_t *op, int owner, int64_t item, twi_op_worker_t *worker);
 
-/* mm_reduce_copies.c: results on their way to y. Items are pieces of a peer's; of ours, for every peer; peers. */
+/* mm_reduce_copies.c: results on their way from their owner's slot to y. */
 
+/* A piece to a y. */
+void twi_mm_move_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_gemm_also_t y, twi_copy_rows_fn copy_rows,
+                       twi_op_worker_t *worker);
+/* To ours. */
+void twi_mm_copy_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_op_worker_t *worker);
 bool twi_mm_copy_lacks(twi_op_t *op, int peer, int64_t item, int rank);
 void twi_mm_copy_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
-bool twi_mm_bring_lacks(twi_op_t *op, int peer, int64_t item, int rank);
-void twi_mm_bring_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
-bool twi_mm_arrive_lacks(twi_op_t *op, int peer, int64_t item, int rank);
-void twi_mm_arrive_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
 
 #endif

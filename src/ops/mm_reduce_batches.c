@@ -4,7 +4,7 @@
  * a plain product takes at a time, or one if that is less. Strips for others come in the order that peers know. An own
  * strip is due when the strips of others that are like it have been through for a batch of every worker: peers do the
  * same in the same time, and may be late by as much. So every batch but the first ones has its part of own strips; the
- * last ones have nothing else.
+ * last ones have nothing else. If all sums are given away own strips need not wait, and are due with the next batch.
  */
 #include "base/sizes.h"
 #include "ops/mm_reduce.h"
@@ -77,16 +77,16 @@ static mm_batch_t next_batch(const twi_op_t *op, const mm_reduce_t *r)
     static const mm_batch_t none;
     const int64_t through = r->n_batches - op->ops->n_workers;
     const mm_batch_t *last = r->n_batches > 0 ? &r->batches[r->n_batches - 1] : &none;
-    const int64_t sends_through = through > 0 ? r->batches[through].send : 0;
     mm_batch_t batch = {
         .send = last->send + last->n_sends,
         .own = last->own + last->n_own,
         .panel = last->panel + last->n_panels,
     };
+    const int64_t sends_through = r->gives_all ? batch.send : through > 0 ? r->batches[through].send : 0;
     add_own(op, r, &batch, twi_least(own_due(op, r, sends_through, batch.own), batch.own + own_part(op, r)));
     add_sends(op, r, &batch);
     if (batch.send + batch.n_sends == r->n_sends)
-        add_own(op, r, &batch, own_due(op, r, batch.send, batch.own));
+        add_own(op, r, &batch, own_due(op, r, r->gives_all ? r->n_sends : batch.send, batch.own));
     return batch;
 }
 

@@ -14,10 +14,10 @@ static mm_reduce_t *state_of(const twi_op_t *op)
 
 static _Atomic uint64_t *mark_at(const twi_op_t *op, int owner, int64_t number)
 {
-    return &twi_board(op->transport, owner)->marks[number];
+    return &twi_board(op->transport, owner)->marks[op->call % 2][number];
 }
 
-/* TWI_MARK_..., or more than that of a call that came later. */
+/* TWI_MARK_... */
 static int64_t mark_of(const twi_op_t *op, int owner, int64_t number)
 {
     return twi_epoch_count(twi_board_load(mark_at(op, owner, number)), op->call);
@@ -39,25 +39,27 @@ static int64_t pace_of(const twi_op_t *op, int rank)
 
 void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t tiles)
 {
+    if (!r->helps || tiles == 0)
+        return;
     tiles += atomic_fetch_add_explicit(&r->tiles, tiles, memory_order_relaxed);
     atomic_store_explicit(&twi_board(op->transport, op->rank)->pace,
                           TWI_CALL_EPOCH(op->call, twi_least(tiles, TWI_CALL_UNITS_MAX)), memory_order_relaxed);
 }
 
 /*
- * Whether peers will have time for our sums: if one of them is faster by a part of AHEAD, or several are together. It
+ * Whether peers will have time for our sums: if one of RANKS is faster by a part of AHEAD, or several are together. It
  * does little harm to give too much: what nobody has taken we sum ourselves in the end.
  */
 static bool is_behind(const twi_op_t *op)
 {
-    enum { AHEAD = 8, FIRST = 4 };
+    enum { AHEAD = 8, RANKS = 8, FIRST = 4 };
     const int64_t ours = pace_of(op, op->rank), first = tiles_of(op) / FIRST;
     int64_t ahead = 0;
     for (int p = 0; p < op->size; p++) {
         const int64_t lead = pace_of(op, p) - ours;
         ahead += lead > 0 ? lead : 0;
     }
-    return ahead * AHEAD > (ours > first ? ours : first);
+    return ahead * AHEAD > (ours > first ? ours : first) * twi_ceil_div(op->size, RANKS);
 }
 
 /* Pieces of the own strips of a batch end here. */
@@ -73,7 +75,7 @@ bool twi_mm_gives(twi_op_t *op, mm_reduce_t *r, int64_t batch)
     uint8_t gives = atomic_load_explicit(&r->gives[batch], memory_order_relaxed);
     if (gives != MM_UNDECIDED)
         return gives == MM_GIVE;
-    const bool behind = atomic_load_explicit(&r->behind, memory_order_relaxed) || is_behind(op);
+    const bool behind = r->gives_all || atomic_load_explicit(&r->behind, memory_order_relaxed) || is_behind(op);
     if (behind)
         atomic_store_explicit(&r->behind, true, memory_order_relaxed);
     const uint8_t choice = behind ? MM_GIVE : MM_KEEP;
@@ -95,6 +97,7 @@ void twi_mm_mark(twi_op_t *op, const mm_reduce_t *r, const mm_batch_t *batch, bo
     twi_transport_wake(op->transport);
 }
 
+/* Who has taken a piece is known for those who wait only: it is our own answer that decides. */
 bool twi_mm_given_lacks(const twi_op_t *op, const mm_reduce_t *r, int64_t own, int rank)
 {
     const int64_t pieces = twi_mm_pieces(op, r, 0);
@@ -104,6 +107,11 @@ bool twi_mm_given_lacks(const twi_op_t *op, const mm_reduce_t *r, int64_t own, i
             return true;
     }
     return false;
+}
+
+bool twi_mm_was_given(const twi_op_t *op, int owner, int64_t number)
+{
+    return number < twi_entry_of(op, owner)->marks && mark_of(op, owner, number) >= TWI_MARK_GIVEN;
 }
 
 /* ---- Helping ----------------------------------------------------------------------------------- */
@@ -132,11 +140,15 @@ bool twi_mm_help_lacks(twi_op_t *op, int owner, int64_t item, int rank)
     return (mark == TWI_MARK_NONE || mark == TWI_MARK_GIVEN) && strip_lacks(op, r, owner, piece.strip, rank);
 }
 
-/* Where the owner wants its results; at NULL: it has given up. */
-static twi_gemm_also_t y_of(const twi_op_t *op, int owner)
+static bool is_healthy(const twi_op_t *op, int rank)
 {
-    const bool healthy = owner == op->rank || twi_transport_health(op->transport, owner) == TWI_HEALTH_OK;
-    return healthy ? twi_entry_lent(op, owner) : (twi_gemm_also_t){.at = NULL};
+    return rank == op->rank || twi_transport_health(op->transport, rank) == TWI_HEALTH_OK;
+}
+
+/* What a rank lends; at NULL: nothing, or it has given up. */
+static twi_gemm_also_t y_of(const twi_op_t *op, int rank)
+{
+    return is_healthy(op, rank) ? twi_entry_lent(op, rank) : (twi_gemm_also_t){.at = NULL};
 }
 
 static bool take(const twi_op_t *op, int owner, int64_t number)
@@ -147,30 +159,41 @@ static bool take(const twi_op_t *op, int owner, int64_t number)
                                                    memory_order_acquire, memory_order_relaxed);
 }
 
-static void sum_piece(twi_op_t *op, int owner, twi_gemm_also_t y, int64_t number, twi_op_worker_t *worker)
+/* To the y of a rank, if it lends it and the piece is for it. */
+static void deliver(twi_op_t *op, int owner, const mm_piece_t *piece, int rank, twi_op_worker_t *worker)
+{
+    const mm_reduce_t *r = state_of(op);
+    const twi_gemm_also_t y = y_of(op, rank);
+    if (y.at && (r->gathers || rank == owner))
+        twi_mm_move_piece(op, owner, piece, y, rank == op->rank ? r->copy_rows : r->push_rows, worker);
+}
+
+static void sum_piece(twi_op_t *op, int owner, int64_t number, twi_op_worker_t *worker)
 {
     mm_reduce_t *r = state_of(op);
     const mm_piece_t piece = twi_mm_piece(op, r, r->shares[owner].n, number);
     const mm_rows_t rows = twi_mm_rows(r, owner, piece.strip);
+    const twi_gemm_strip_t part = twi_mm_piece_part(r, owner, &piece);
     const uint64_t begin = twi_trace_begin(op);
     mm_tiles_t tiles = twi_mm_tiles(op, r, piece.round, worker);
     tiles.owner = owner;
-    tiles.y = y;
-    const twi_gemm_strip_t part = {
-        .row = rows.strip->row + rows.first, .rows = rows.n, .col = tiles.col + piece.col, .cols = piece.cols};
+    tiles.y.at = NULL;
     twi_mm_tiles_sum(&tiles, &rows, piece.col, piece.cols);
+    for (int step = 0; step < op->size; step++)
+        deliver(op, owner, &piece, (owner + step) % op->size, worker);
     twi_stream_fence();
     twi_trace_end(op, begin, "reduce", worker, owner == op->rank ? -1 : owner, &part);
 }
 
 void twi_mm_help_run(twi_op_t *op, int owner, int64_t item, twi_op_worker_t *worker)
 {
-    if (item >= twi_entry_of(op, owner)->marks || mark_of(op, owner, item) != TWI_MARK_GIVEN)
+    if (item >= twi_entry_of(op, owner)->marks || mark_of(op, owner, item) != TWI_MARK_GIVEN) {
+        twi_op_did_nothing(op);
         return;
+    }
     twi_engine_touch_begin(op->ops->engine);
-    const twi_gemm_also_t y = y_of(op, owner);
-    if (y.at && take(op, owner, item)) {
-        sum_piece(op, owner, y, item, worker);
+    if (is_healthy(op, owner) && take(op, owner, item)) {
+        sum_piece(op, owner, item, worker);
         twi_board_store(mark_at(op, owner, item), TWI_CALL_EPOCH(op->call, TWI_MARK_DONE(op->size)));
         twi_transport_wake(op->transport);
     }

@@ -48,6 +48,14 @@ static int64_t strip_rows(const twi_op_t *op, const mm_reduce_t *r)
     return fair > least ? fair : least;
 }
 
+/* Pieces of a strip: so that those of a rank can all be marked, if there are not too many strips for that. */
+static int64_t pieces_most(const twi_op_t *op, int64_t height)
+{
+    const int64_t strips = twi_ceil_div(twi_ceil_div(op->problem.product.m, op->size), height) + 1;
+    const int64_t most = TWI_MARKS_MOST / strips;
+    return most < 1 ? 1 : twi_least(most, PIECES_MAX);
+}
+
 static void cut_columns(twi_op_t *op, mm_reduce_t *r)
 {
     const int64_t n = op->problem.product.n, nr = op->plan.kernel->nr;
@@ -55,8 +63,9 @@ static void cut_columns(twi_op_t *op, mm_reduce_t *r)
     if (r->round_cols > 0)
         r->schedule.rounds = twi_ceil_div(n, r->round_cols);
     op->n_rounds = r->schedule.rounds;
-    const int64_t cols = PIECE_ITEMS / strip_rows(op, r);
-    const int64_t pieces = r->schedule.fused ? twi_least(twi_ceil_div(r->round_cols, cols), PIECES_MAX) : 1;
+    const int64_t height = strip_rows(op, r), cols = PIECE_ITEMS / height;
+    const int64_t pieces =
+        r->schedule.fused ? twi_least(twi_ceil_div(r->round_cols, cols), pieces_most(op, height)) : 1;
     r->piece_cols = pieces > 0 ? twi_round_up(twi_ceil_div(r->round_cols, pieces), nr) : 0;
     op->slot_bytes_each = (size_t)(op->problem.product.m * twi_least(r->round_cols, n) * r->wire_bytes);
 }
@@ -196,6 +205,15 @@ mm_piece_t twi_mm_piece(const twi_op_t *op, const mm_reduce_t *r, int64_t strips
     };
 }
 
+twi_gemm_strip_t twi_mm_piece_part(const mm_reduce_t *r, int owner, const mm_piece_t *piece)
+{
+    const mm_rows_t rows = twi_mm_rows(r, owner, piece->strip);
+    return (twi_gemm_strip_t){.row = rows.strip->row + rows.first,
+                              .rows = rows.n,
+                              .col = twi_mm_round_col(r, piece->round) + piece->col,
+                              .cols = piece->cols};
+}
+
 /* ---- All of it --------------------------------------------------------------------------------- */
 
 /* Shares of whole tiles where strips belong to one owner, otherwise as even as they can be. */
@@ -238,7 +256,8 @@ static tw_status_t make_counts(const twi_op_t *op, mm_reduce_t *r)
     r->late = twi_op_alloc(op, items, sizeof *r->late);
     r->own_left = twi_op_alloc(op, (size_t)twi_mm_all_pieces(op, r, r->shares[op->rank].n), sizeof *r->own_left);
     r->batch_left = twi_op_alloc(op, rounds * (size_t)r->n_batches, sizeof *r->batch_left);
-    return r->own && r->late && r->own_left && r->batch_left ? TW_OK : TW_ERR_NO_MEMORY;
+    r->gives = twi_op_alloc(op, (size_t)r->n_batches, sizeof *r->gives);
+    return r->own && r->late && r->own_left && r->batch_left && r->gives ? TW_OK : TW_ERR_NO_MEMORY;
 }
 
 tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
@@ -251,7 +270,11 @@ tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
     if (op->slot_bytes_each > op->ops->slots_bytes)
         return twi_fail(TW_ERR_NO_MEMORY, "%s needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu", op->class->name,
                         op->slot_bytes_each, op->ops->slots_bytes);
-    TW_TRY(cut_rows(op, r, owner_rows));
+    return cut_rows(op, r, owner_rows);
+}
+
+tw_status_t twi_mm_reduce_order(twi_op_t *op, mm_reduce_t *r)
+{
     TW_TRY(twi_mm_batches(op, r));
     for (int64_t i = 0; i < r->n_batches; i++)
         if (r->batches[i].n_panels > r->products.panels_most)

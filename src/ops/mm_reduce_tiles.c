@@ -19,11 +19,16 @@ static char *tile_at(const mm_tiles_t *t, const mm_strip_t *strip, const char *b
     return twi_panel_at(base + strip->row * t->cols * bytes, strip->rows, first, col, cols, bytes);
 }
 
+/* The row of the product that the y of a rank begins with. */
+static int64_t first_row(const mm_reduce_t *r, int rank)
+{
+    return r->gathers || r->everything ? 0 : r->shares[rank].row;
+}
+
 /* Element (row, col) of the product in the owner's y. */
 static char *y_at(const mm_tiles_t *t, int64_t row, int64_t col)
 {
-    const int64_t y_row = t->r->gathers || t->r->everything ? 0 : t->r->shares[t->owner].row;
-    return t->y.at + (row - y_row) * t->y.step + (t->col + col) * t->r->out_bytes;
+    return t->y.at + (row - first_row(t->r, t->owner)) * t->y.step + (t->col + col) * t->r->out_bytes;
 }
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
@@ -68,10 +73,10 @@ static void sum_rows(const mm_tiles_t *t, int64_t rows, int64_t col, int64_t col
     }
 }
 
-/* Where the result of a block that begins at row `first` is left: in the owner's slot for its peers, or here. */
+/* Where the result of a block that begins at row `first` is left: in the owner's slot for others, or here. */
 static char *result_at(const mm_tiles_t *t, const mm_strip_t *strip, int64_t first, int64_t col, int64_t cols)
 {
-    return t->r->gathers ? tile_at(t, strip, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
+    return t->r->gathers || !t->y.at ? tile_at(t, strip, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
 }
 
 /*
@@ -129,13 +134,15 @@ static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int6
 static void store_block(const mm_tiles_t *t, int64_t row, int64_t rows, int64_t col, int64_t cols, const char *block)
 {
     const twi_op_problem_t *problem = &t->op->problem;
+    if (!t->y.at)
+        return;
     const twi_gemm_also_t y = {.at = y_at(t, row, col), .step = t->y.step};
     if (problem->wire == TW_WIRE_INT8) {
         t->r->wire->dequantise(t->r->out_type, (const int8_t *)block, rows, cols, problem->comm_scale_2 + t->col + col,
                                y.at, problem->product.ldc);
         return;
     }
-    store_rows(t, block, rows, cols, y, t->owner == t->op->rank ? t->r->copy_rows : t->r->push_rows);
+    store_rows(t, block, rows, cols, y, t->r->copy_rows);
     for (int i = 0; i < t->n_others; i++)
         store_rows(t, block, rows, cols, other_at(t, i, row, col), t->r->push_rows);
 }
@@ -180,7 +187,7 @@ twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, const mm_rows_t *rows, in
         .n = t->cols,
         .item_bytes = t->r->out_bytes,
         .tile_bytes = t->r->wire_bytes,
-        .dst = y.at + (strip->row + rows->first) * y.step + t->col * t->r->out_bytes,
+        .dst = y.at + (strip->row + rows->first - first_row(t->r, owner)) * y.step + t->col * t->r->out_bytes,
         .dst_step = y.step,
         .mr = kernel->mr,
         .nr = kernel->nr,
@@ -316,7 +323,7 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     const mm_strip_t *strip = rows->strip;
     const int64_t first = tile->row - strip->row, col = tile->col - t->col;
     char *slot = tile_at(t, strip, t->own, first, col, tile->cols);
-    if (tile->panel == 0 && t->r->helps) {
+    if (tile->panel == 0) {
         twi_mm_pace(t->op, t->r, t->n_tiles);
         t->n_tiles = 0;
     }
@@ -397,7 +404,6 @@ mm_rows_t twi_mm_rows(const mm_reduce_t *r, int owner, int64_t i)
 
 mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t round, twi_op_worker_t *worker)
 {
-    const twi_gemm_problem_t *product = &op->problem.product;
     return (mm_tiles_t){
         .op = op,
         .r = r,
@@ -406,7 +412,7 @@ mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t round, twi_op_work
         .col = twi_mm_round_col(r, round),
         .cols = twi_mm_round_cols(op, r, round),
         .owner = op->rank,
-        .y = {.at = product->c, .step = product->ldc * r->out_bytes},
+        .y = twi_mm_own_y(op, r),
         .bases = worker->bases,
     };
 }

@@ -48,6 +48,7 @@ typedef struct twi_queue {
     _Alignas(TWI_LINE) _Atomic int64_t next; /* first item that nobody has taken; relaxed: items are independent */
     _Atomic int64_t n;                       /* may grow while another queue has items; release, acquire */
     int peer;                                /* that it is about, or -1 */
+    bool optional;                           /* done for others: the call may end without it */
     /* Whether the item needs something that `rank` has not done yet, be it this rank. NULL: nothing, ever. Ranks are
      * asked one after the other: what does not lack once must not lack later. */
     bool (*lacks)(twi_op_t *op, int peer, int64_t item, int rank);
@@ -115,6 +116,8 @@ struct twi_op {
 
     uint64_t call;
     twi_patience_t patience;
+    uint64_t begin_ns; /* when it was entered */
+    uint64_t stay_ns;  /* until when it stays for optional items; 0: not known yet */
     bool entered;
     bool lends_rows;         /* peers read our left matrix: the call ends when they have */
     bool alone;              /* so small that the caller does it without its team */
@@ -163,6 +166,12 @@ bool twi_op_take(twi_op_t *op, twi_queue_t *queue, int64_t *item_out);
 tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns);
 void twi_op_trouble(twi_op_t *op, tw_status_t status);
 
+/* For an item that found nothing to do: it does not count in what is done at a time. */
+static inline void twi_op_did_nothing(twi_op_t *op)
+{
+    (void)atomic_fetch_add_explicit(&op->budget, 1, memory_order_relaxed);
+}
+
 /*
  * ops_memory.c: zeroed, for as long as the operator lives, or for one run and by one thread at a time. NULL, and the
  * sentence of the error has been made: no memory.
@@ -174,10 +183,6 @@ void *twi_op_alloc_run(const twi_op_t *op, size_t n, size_t item_bytes);
 tw_status_t twi_units_create(twi_op_t *op, twi_units_t *units, _Atomic uint64_t *word, int64_t n);
 /* Units unit..unit+n-1 are finished. */
 void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit, int64_t n);
-/* Takes the next unit that a word of a call counts, if it is one of the first `there`; several ranks may try. */
-bool twi_claim(_Atomic uint64_t *word, uint64_t call, int64_t there, int64_t *unit_out);
-/* One unit more in a word that several workers count in. Releases what was written before. */
-void twi_count_one(_Atomic uint64_t *word, uint64_t call);
 /* `left` is for n_rounds counts; NULL: there was no memory. */
 tw_status_t twi_reads_create(twi_reads_t *reads, int64_t *left, int64_t n_rounds);
 /* In every run, once what is to be read has been counted. */

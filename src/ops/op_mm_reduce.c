@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mm_reduce_scatter and mm_all_reduce: their queues. In the order in which they are looked at: sums of
- * own rows that could not be had on the way, results to be copied from each peer, products; sums that ranks give away;
- * then our results for others that are late. Who lends its y has the products before the copies, and in the end whether
- * all have come.
+ * own rows that could not be had on the way, results to be copied from each peer, products; then sums that ranks give
+ * away.
  */
 #include "base/config.h"
 #include "base/sizes.h"
@@ -94,6 +93,7 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
     if (batch->n_own > 0)
         twi_engine_touch_begin(op->ops->engine);
     multiply(op, r, &tiles, &at);
+    twi_mm_pace(op, r, tiles.n_tiles);
     /* Each worker releases its own chunk; whoever finds that none are left has acquired all. */
     if (atomic_fetch_sub_explicit(&r->batch_left[unit], 1, memory_order_acq_rel) == 1)
         finish_batch(op, r, &tiles, batch);
@@ -134,19 +134,30 @@ static void sum_and_tell(mm_tiles_t *tiles, mm_rows_t *rows, int64_t end)
     twi_trace_end(op, begin, "reduce", tiles->worker, -1, &part);
 }
 
+/* The same if others have summed them. */
+static void finish_given(mm_tiles_t *tiles, mm_rows_t *rows, int64_t end)
+{
+    const mm_piece_t part = {tiles->round, rows->index, rows->told, end - rows->told};
+    if (!tiles->r->lends)
+        twi_mm_copy_piece(tiles->op, tiles->op->rank, &part, tiles->worker);
+    twi_mm_tiles_tell(tiles, rows, end);
+}
+
 static void run_sum(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
 {
     mm_reduce_t *r = state_of(op);
     const place_t at = place_of(item, r->shares[op->rank].n, r->products.n_chunks);
     (void)peer;
-    if (r->late[item] == 0)
+    if (r->late[item] == 0) {
+        twi_op_did_nothing(op);
         return;
+    }
     mm_tiles_t tiles = twi_mm_tiles(op, r, at.round, worker);
     mm_rows_t rows = twi_mm_rows(r, op->rank, at.number);
     rows.told = at.chunk * r->products.chunk_cols;
     const int64_t chunk_end = rows.told + twi_products_cols(&r->products, at.chunk, tiles.cols);
-    if (atomic_load_explicit(&r->own[item], memory_order_relaxed) == MM_GIVEN) /* and summed */
-        twi_mm_tiles_tell(&tiles, &rows, chunk_end);
+    if (atomic_load_explicit(&r->own[item], memory_order_relaxed) == MM_GIVEN)
+        finish_given(&tiles, &rows, chunk_end);
     else
         sum_and_tell(&tiles, &rows, r->late[item] < chunk_end ? r->late[item] : chunk_end);
     twi_reads_finish(op, at.round);
@@ -176,11 +187,10 @@ static void count_reads(twi_op_t *op, const mm_reduce_t *r)
 {
     const int64_t chunks = r->schedule.fused ? r->products.n_chunks : 1;
     int64_t copied = 0;
-    for (int d = 0; r->gathers && !r->claims && d < op->size; d++)
+    for (int d = 0; r->gathers && d < op->size; d++)
         copied += d == op->rank ? 0 : r->shares[d].n;
     for (int64_t i = 0; i < op->n_rounds; i++)
-        op->reads.left[i] = r->shares[op->rank].n * chunks + (copied > 0 ? copied * twi_mm_pieces(op, r, i) : 0) +
-                            (r->claims ? op->size - 1 : 0);
+        op->reads.left[i] = r->shares[op->rank].n * chunks + (copied > 0 ? copied * twi_mm_pieces(op, r, i) : 0);
 }
 
 static void fill_queue(twi_queue_t *queue, int64_t n, bool (*lacks)(twi_op_t *, int, int64_t, int),
@@ -191,48 +201,26 @@ static void fill_queue(twi_queue_t *queue, int64_t n, bool (*lacks)(twi_op_t *, 
     queue->run = run;
 }
 
-/* What is copied from every peer. */
-static twi_queue_t *add_copies(const twi_op_t *op, const mm_reduce_t *r, twi_queue_t *queue)
-{
-    for (int step = 1; step < op->size; step++, queue++) {
-        queue->peer = (op->rank + step) % op->size;
-        const int64_t pieces = r->gathers ? twi_mm_all_pieces(op, r, r->shares[queue->peer].n) : 0;
-        fill_queue(queue, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
-    }
-    return queue;
-}
-
-/* What may be given, our own first. */
-static twi_queue_t *add_help(const twi_op_t *op, const mm_reduce_t *r, twi_queue_t *queue)
-{
-    for (int step = 0; step < op->size; step++, queue++) {
-        queue->peer = (op->rank + step) % op->size;
-        const int64_t pieces = twi_mm_all_pieces(op, r, r->shares[queue->peer].n);
-        fill_queue(queue, twi_least(pieces, TWI_MARKS_MOST), twi_mm_help_lacks, twi_mm_help_run);
-    }
-    return queue;
-}
-
 static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
 {
     const bool fused = r->schedule.fused;
     const int64_t rounds = op->problem.product.n > 0 ? op->n_rounds : 0, chunks = r->products.n_chunks;
     const int64_t own = rounds * r->shares[op->rank].n;
-    TW_TRY(twi_op_queues(op, 1 + op->size + (r->helps ? op->size : 0) + r->brings + r->claims));
+    TW_TRY(twi_op_queues(op, 1 + op->size + (r->helps ? op->size : 0)));
     twi_queue_t *queue = op->queues;
     fill_queue(queue++, fused ? own * chunks : own, fused ? sum_lacks : rows_lack, fused ? run_sum : run_rows);
-    if (!r->claims)
-        queue = add_copies(op, r, queue);
+    for (int step = 1; step < op->size; step++, queue++) {
+        queue->peer = (op->rank + step) % op->size;
+        const int64_t pieces = r->gathers ? twi_mm_all_pieces(op, r, r->shares[queue->peer].n) : 0;
+        fill_queue(queue, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
+    }
     fill_queue(queue++, rounds * r->n_batches * chunks, product_lacks, run_product);
-    if (r->helps)
-        queue = add_help(op, r, queue);
-    if (r->claims)
-        queue = add_copies(op, r, queue);
-    if (r->brings)
-        fill_queue(queue++, twi_mm_all_pieces(op, r, r->shares[op->rank].n) * (op->size - 1), twi_mm_bring_lacks,
-                   twi_mm_bring_run);
-    if (r->claims)
-        fill_queue(queue, op->size - 1, twi_mm_arrive_lacks, twi_mm_arrive_run);
+    for (int step = 0; r->helps && step < op->size; step++, queue++) {
+        queue->peer = (op->rank + step) % op->size;
+        const int64_t pieces = twi_mm_all_pieces(op, r, r->shares[queue->peer].n);
+        queue->optional = step > 0;
+        fill_queue(queue, twi_least(pieces, TWI_MARKS_MOST), twi_mm_help_lacks, twi_mm_help_run);
+    }
     return TW_OK;
 }
 
@@ -250,25 +238,22 @@ static bool is_worth_helping(const twi_op_t *op, const mm_reduce_t *r)
 
 /*
  * If y is in our window, others may write results there, around the caches: else they would wait for lines that we have.
- * With two ranks the owner does so for every tile. With more of them it would store every line to all of them at once,
- * which is slower than that peers come for it; so it brings them later, if they have not come. And who helps us with our
- * own rows writes them. Each rank decides for itself whether it lends its y, and whether it helps.
+ * With two ranks the owner does so for every tile; with more of them it would store every line to all of them at once,
+ * which is slower than that peers come for it. Each rank decides for itself whether it lends its y, and whether it helps.
  */
 static void lend_y(twi_op_t *op, mm_reduce_t *r)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
     const int64_t bytes = r->out_bytes, rows = r->gathers ? product->m : r->shares[op->rank].rows;
-    const bool worth = is_worth_helping(op, r), pushes = r->gathers && op->size == 2;
-    r->helps = worth && r->schedule.fused;
-    r->brings = worth && r->gathers && op->size > 2;
-    if (op->problem.wire == TW_WIRE_INT8 || !(worth || pushes) || !twi_gemm_can_stream(&op->plan, r->out_type) ||
-        !twi_entry_lend(op, product->c, rows, product->n * bytes, product->ldc * bytes))
-        return;
-    r->pushed = pushes;
-    r->claims = r->brings;
+    const bool pushes = r->gathers && op->size == 2 && op->problem.wire != TW_WIRE_INT8;
+    r->helps = r->schedule.fused && is_worth_helping(op, r);
     if (r->helps)
         r->marks = twi_least(twi_mm_all_pieces(op, r, r->shares[op->rank].n), TWI_MARKS_MOST);
     op->entry.marks = r->marks;
+    r->lends = (r->helps || pushes) && twi_gemm_can_stream(&op->plan, r->out_type) &&
+               twi_entry_lend(op, product->c, rows, product->n * bytes, product->ldc * bytes);
+    r->pushed = r->lends && pushes;
+    r->gives_all = r->lends && r->gathers && op->size > 2;
 }
 
 static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
@@ -298,13 +283,10 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     r->copy_rows = twi_copy_rows_select(r->streams);
     r->push_rows = twi_copy_rows_select(true);
     lend_y(op, r);
+    TW_TRY(twi_mm_reduce_order(op, r));
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
     TW_TRY(twi_units_create(op, &op->sent, &board->sent, op->n_rounds * r->n_sends));
     TW_TRY(twi_units_create(op, &op->result, &board->result, twi_mm_all_pieces(op, r, r->shares[op->rank].n)));
-    if (r->claims && !(r->copied = twi_op_alloc(op, (size_t)op->size, sizeof *r->copied)))
-        return TW_ERR_NO_MEMORY;
-    if (r->marks > 0 && !(r->gives = twi_op_alloc(op, (size_t)r->n_batches, sizeof *r->gives)))
-        return TW_ERR_NO_MEMORY;
     int64_t *left = twi_op_alloc(op, (size_t)op->n_rounds, sizeof *left);
     TW_TRY(twi_reads_create(&op->reads, left, op->n_rounds));
     TW_TRY(make_queues(op, r));
@@ -336,9 +318,7 @@ static void start(twi_op_t *op)
     }
     for (int64_t i = 0; i < own * chunks; i++)
         atomic_store_explicit(&r->own[i], MM_TODO, memory_order_relaxed);
-    for (int i = 0; r->claims && i < op->size; i++)
-        atomic_store_explicit(&r->copied[i], 0, memory_order_relaxed);
-    for (int64_t i = 0; r->marks > 0 && i < r->n_batches; i++)
+    for (int64_t i = 0; i < r->n_batches; i++)
         atomic_store_explicit(&r->gives[i], MM_UNDECIDED, memory_order_relaxed);
     atomic_store_explicit(&r->behind, false, memory_order_relaxed);
     atomic_store_explicit(&r->tiles, 0, memory_order_relaxed);

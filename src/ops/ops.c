@@ -17,9 +17,9 @@ static const twi_op_class_t *const classes[] = {
 #undef TW_OP
 };
 
-size_t twi_ops_board_bytes(int size)
+size_t twi_ops_board_bytes(void)
 {
-    return sizeof(twi_ops_board_t) + (size_t)size * sizeof(twi_ops_peer_t);
+    return sizeof(twi_ops_board_t);
 }
 
 /* ---- What a communicator keeps ----------------------------------------------------------------- */

@@ -53,7 +53,7 @@ tw_status_t twi_ops_create(twi_engine_t *engine, twi_transport_t *transport, twi
 void twi_ops_destroy(twi_ops_t *ops); /* after all its operators; NULL is fine */
 
 /* Bytes of the operators' board in every window. */
-size_t twi_ops_board_bytes(int size);
+size_t twi_ops_board_bytes(void);
 
 typedef struct twi_op twi_op_t;
 

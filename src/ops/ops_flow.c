@@ -3,6 +3,8 @@
  * Driving an operator: the team takes items until none is ready, then the caller waits for peers, until
  * all queues are empty. Waiting has the deadlines and the watch over peers of transport/wait.c.
  *
+ * When nothing is left but what it does for others it stays for them for a while, and then leaves.
+ *
  * Before anything of a peer is read its entry of the call is compared with ours. A call ends only when
  * all entries have been compared, so ranks that call different things all find out.
  */
@@ -12,6 +14,9 @@
 #include "base/clock.h"
 #include "ops/agree.h"
 #include "ops/op.h"
+#include "transport/bell.h"
+
+enum { STAY_PART = 8 }; /* of the time that the call took so far */
 
 /* ---- Peers ------------------------------------------------------------------------------------- */
 
@@ -121,13 +126,19 @@ static void work(void *arg, int index, int n_workers)
     twi_gemm_mode_end(&mode);
 }
 
-static bool all_taken(twi_op_t *op)
+/* Of the queues that are optional, or of the others. */
+static bool all_taken_of(const twi_op_t *op, bool optional)
 {
     int64_t item;
     for (int i = 0; i < op->n_queues; i++)
-        if (head_of(&op->queues[i], &item))
+        if (op->queues[i].optional == optional && head_of(&op->queues[i], &item))
             return false;
     return true;
+}
+
+static bool all_taken(const twi_op_t *op)
+{
+    return all_taken_of(op, false);
 }
 
 static bool any_ready(twi_op_t *op)
@@ -165,7 +176,7 @@ static bool waits_for(void *arg, int rank)
     for (int i = 0; i < op->n_queues; i++) {
         const twi_queue_t *queue = &op->queues[i];
         int64_t item;
-        if (head_of(queue, &item) && queue->lacks && queue->lacks(op, queue->peer, item, rank))
+        if (!queue->optional && head_of(queue, &item) && queue->lacks && queue->lacks(op, queue->peer, item, rank))
             return true;
     }
     return false;
@@ -237,7 +248,29 @@ static tw_status_t enter(twi_op_t *op)
         return TW_IN_PROGRESS;
     twi_entry_publish(op);
     op->entered = true;
+    op->begin_ns = twi_now_ns();
+    op->stay_ns = 0;
     return TW_OK;
+}
+
+static void run_team(twi_op_t *op, int64_t budget)
+{
+    atomic_store_explicit(&op->budget, budget, memory_order_relaxed);
+    twi_team_run(op->alone ? NULL : op->ops->team, work, op);
+}
+
+/* There is nothing more to do or to wait for on our own account. Who needs our help can do without. */
+static void stay(twi_op_t *op)
+{
+    if (op->stay_ns == 0) {
+        const uint64_t now = twi_now_ns();
+        op->stay_ns = now + (now - op->begin_ns) / STAY_PART;
+    }
+    while (!all_taken_of(op, true) && !stopped(op) && twi_now_ns() < op->stay_ns)
+        if (any_ready(op))
+            run_team(op, INT64_MAX);
+        else
+            twi_pause();
 }
 
 /* TW_IN_PROGRESS: peers are missing. */
@@ -255,10 +288,10 @@ static tw_status_t step(twi_op_t *op, int64_t budget)
 {
     if (!op->entered)
         TW_TRY(enter(op));
-    if (!all_taken(op)) {
-        atomic_store_explicit(&op->budget, budget, memory_order_relaxed);
-        twi_team_run(op->alone ? NULL : op->ops->team, work, op);
-    }
+    if (!all_taken(op))
+        run_team(op, budget);
+    if (all_taken(op) && budget == INT64_MAX)
+        stay(op);
     if (atomic_load(&op->diverged))
         return twi_entry_differs(op, atomic_load(&op->diverged) - 1);
     if (atomic_load(&op->trouble) != TW_OK)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Units that are finished in any order and told in theirs, or claimed; rounds that have been read. See op.h. */
+/* Units that are finished in any order and told in theirs, and rounds that have been read. See op.h. */
 #include <string.h>
 
 #include "ops/op.h"
@@ -26,26 +26,6 @@ void twi_units_finish(twi_op_t *op, twi_units_t *units, int64_t unit, int64_t n)
     twi_lock_drop(&units->lock);
     if (moved)
         twi_transport_wake(op->transport);
-}
-
-bool twi_claim(_Atomic uint64_t *word, uint64_t call, int64_t there, int64_t *unit_out)
-{
-    uint64_t epoch = atomic_load_explicit(word, memory_order_relaxed);
-    do {
-        *unit_out = twi_epoch_count(epoch, call);
-        if (*unit_out >= there)
-            return false;
-    } while (!atomic_compare_exchange_weak_explicit(word, &epoch, TWI_CALL_EPOCH(call, *unit_out + 1),
-                                                    memory_order_relaxed, memory_order_relaxed));
-    return true;
-}
-
-void twi_count_one(_Atomic uint64_t *word, uint64_t call)
-{
-    uint64_t epoch = atomic_load_explicit(word, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(word, &epoch, TWI_CALL_EPOCH(call, twi_epoch_count(epoch, call) + 1),
-                                                  memory_order_acq_rel, memory_order_relaxed))
-        continue;
 }
 
 tw_status_t twi_reads_create(twi_reads_t *reads, int64_t *left, int64_t n_rounds)

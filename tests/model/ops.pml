@@ -10,15 +10,14 @@
  *
  * In each round a rank writes U units to its slot. Every peer reads them, as rows of a gather or
  * partials of a sum. With -DRESULTS the rank then sums, writes a result to the same slot, and every
- * peer copies that; with -DPUSH it writes it to the peer's y instead, who need not read the slot; with -DHELP it may
- * bring it there from the slot, unless the peer has claimed it first and copies it. With -DLEND units are read from the
- * rank's own memory, which it lends for the call. With -DLISTS the first slot of a call begins with a list that peers
- * read first.
+ * peer copies that; with -DPUSH it writes it to the peer's y instead, who need not read the slot. With -DLEND units
+ * are read from the rank's own memory, which it lends for the call. With -DLISTS the first slot of a call begins with
+ * a list that peers read first.
  *
  * What is shown, for every interleaving:
  *   - what a rank reads is what it expects, from the first byte to the last: of this call and this
  *     round, and neither unfinished nor overwritten;
- *   - a rank's y is written only while the rank is in the call, by one rank, and it is there when the call ends;
+ *   - a rank's y is written only while the rank is in the call, and it is there when the call ends;
  *   - rows that a rank lends are read only while it is in the call;
  *   - an entry is not overwritten while a rank has still to compare it: two suffice;
  *   - nothing is read of a rank that calls something else, and no such call ends well on any rank;
@@ -34,8 +33,7 @@
  * A slot may be any that is free, not the lowest one only.
  *
  * Settings: -DW=2|3 -DC=n -DR=n -DU=n, -DPLACES=n (slots that the memory has room for), -DLIVE=n (places on
- * the board), -DRESULTS, -DPUSH (with it, W = 2), -DHELP (with it, R = 1; one piece and one copier a rank, who all
- * lend their y; claims.pml has more of them), -DLEND (R = 1), -DLISTS, -DNOTHING (units are written, nobody needs
+ * the board), -DRESULTS, -DPUSH (with it, W = 2), -DLEND (R = 1), -DLISTS, -DNOTHING (units are written, nobody needs
  * one), -DONEWAY (rank 0 alone needs them, its own too), -DUNEVEN (rank 1 has one round only), -DDIVERGE (one rank
  * calls something else once). COVER(x) and -DBUG_x as in epoch.pml.
  */
@@ -104,21 +102,13 @@ byte slot[W * PLACES * PARTS];
 #define PART(q, at, part) (((q) * PLACES + (at)) * PARTS + (part))
 #define TAG(q, r) (1 + call * R + (r) + 64 * KIND(q))
 
-#if defined(PUSH) || defined(HELP) || defined(LEND)
+#if defined(PUSH) || defined(LEND)
 byte lent[W];                              /* 1 + the call for which rank q lends its memory; 0: it does not */
 #define LENT(q) (q == me || lent[q] == 1 + call)
 #endif
 #ifdef PUSH
 byte y[W * R];                             /* of rank q, in round r: what its peer wrote. 0: being written */
 #define Y(q, r) y[(q) * R + (r)]
-#endif
-
-#ifdef HELP
-/* Of rank q and its peer p, on the board of q: 1 + the call for which the result is claimed, and brought. */
-byte claimed[W * W], brought[W * W];
-byte y[W * W];                             /* of rank q, the rows of peer p. 0: being written */
-#define PAIR(q, p) ((q) * W + (p))
-#define CLAIMED(q, p) (claimed[PAIR(q, p)] == 1 + call)
 #endif
 
 #ifdef DIVERGE
@@ -307,51 +297,6 @@ inline end_read(round, count)
     pass_rounds()
 }
 
-#ifdef HELP
-#ifdef BUG_NO_CLAIM
-#define FREE(q, p)    true
-#else
-#define FREE(q, p)    (!CLAIMED(q, p))
-#endif
-#define CAN_BRING(p)  (bringing == NONE && summed > 0 && AGREES(p) && FREE(p, me) && brought[PAIR(p, me)] < 1 + call)
-
-/* The owner brings its result to the y of p. */
-inline begin_bring(p)
-{
-    claimed[PAIR(p, me)] = 1 + call;
-    assert(lent[p] == 1 + call);
-    y[PAIR(p, me)] = 0;
-    bringing = p;
-#ifdef BUG_EARLY_BROUGHT
-    brought[PAIR(p, me)] = 1 + call
-#endif
-}
-inline end_bring()
-{
-    assert(lent[bringing] == 1 + call);    /* still */
-    assert(slot[PART(me, PLACE(me, 0), U)] == TAG(me, 0));
-    y[PAIR(bringing, me)] = TAG(me, 0);
-    brought[PAIR(bringing, me)] = 1 + call; COVER(brought);
-    bringing = NONE
-}
-
-/* Or p copies it. */
-inline claim_copy(p)
-{
-    claimed[PAIR(me, p)] = 1 + call; COVER(claimed);
-    copying = 1;
-    begin_read(p, copied[p], U)
-}
-
-/* It has come. */
-inline arrive(p)
-{
-    assert(y[PAIR(me, p)] == TAG(me, 0));
-    copied[p]++;
-    pass_rounds()
-}
-#endif
-
 /* The result takes the place of a partial of ours, or goes to the peer's y. */
 inline begin_result()
 {
@@ -393,15 +338,10 @@ inline end_result()
 #else
 #define HAS_TAKEN(q) true
 #endif
-#ifdef HELP
-#define BROUGHT_OUT  (bringing == NONE)
-#else
-#define BROUGHT_OUT  true
-#endif
 #ifdef BUG_END_ALONE
 #define MAY_END      ALL_DONE
 #else
-#define MAY_END      (ALL_DONE && ALL(OURS) && ALL(HAS_TAKEN) && BROUGHT_OUT)
+#define MAY_END      (ALL_DONE && ALL(OURS) && ALL(HAS_TAKEN))
 #endif
 
 /* Before the entry is there: rounds of which we never need anything. With lists that is not known yet. */
@@ -410,7 +350,7 @@ inline start_call()
 #if !defined(LISTS) || defined(BUG_EARLY_PASS)
     pass_rounds();
 #endif
-#if defined(PUSH) || defined(HELP) || defined(LEND)
+#if defined(PUSH) || defined(LEND)
     lent[me] = 1 + call;
 #endif
     started = 1
@@ -421,7 +361,7 @@ inline end_call()
 #ifdef DIVERGE
     assert(call != when);                  /* nobody ends well what differs */
 #endif
-#if defined(PUSH) || defined(HELP) || defined(LEND)
+#if defined(PUSH) || defined(LEND)
     lent[me] = 0;
 #endif
     taken[me] = EPOCH(call + 1, 0);
@@ -439,13 +379,6 @@ inline end_call()
 #ifdef PUSH
 #define STEPS_OF_RESULTS(p) \
     :: atomic { CAN_COPY(p) -> assert(Y(me, copied[p]) == TAG(me, copied[p])); copied[p]++; pass_rounds() }
-#elif defined(HELP)
-#define STEPS_OF_RESULTS(p) \
-    :: atomic { CAN_COPY(p) && !CLAIMED(me, p) -> claim_copy(p) } \
-    :: atomic { from != NONE && peer == p && copying -> end_read(copied[p], copied[p]) } \
-    :: atomic { inside && copied[p] == 0 && brought[PAIR(me, p)] == 1 + call -> arrive(p) } \
-    :: atomic { CAN_BRING(p) -> begin_bring(p) } \
-    :: atomic { bringing == p -> end_bring() }
 #else
 #define STEPS_OF_RESULTS(p) \
     :: atomic { CAN_COPY(p) -> copying = 1; begin_read(p, copied[p], U) } \
@@ -461,9 +394,6 @@ proctype rank(byte me)
     byte from = NONE, peer;                /* what is being read, and whose it is */
     byte summed, passed;                   /* rounds with our result; rounds that we have read */
     byte agreed;                           /* peers that call what we call */
-#ifdef HELP
-    byte bringing = NONE;                  /* to whom we bring our result */
-#endif
     bool started, inside, met, copying, summing;
 
     do

@@ -4,7 +4,7 @@
 /* Calls whose result is in the window of their rank: nothing else of the window is written. */
 #include "ops/ops_sample.h"
 
-enum { WINDOW_BYTES = 2 << 20, WINDOW_FILLING = 0x5a };
+enum { WINDOW_ROOM = 2 << 20, WINDOW_FILLING = 0x5a };
 
 /* Bytes from..to-1 have kept their filling. */
 static inline void window_check_filling(const char *window, size_t from, size_t to)
@@ -25,7 +25,7 @@ static inline void window_check_rest(const char *window, const mm_rows_t *y, con
         window_check_filling(window, end, row);
         end = row + (size_t)y->columns * y->item;
     }
-    window_check_filling(window, end, WINDOW_BYTES);
+    window_check_filling(window, end, WINDOW_ROOM);
 }
 
 static inline void window_set_y(op_call_t *call, const tw_tensor_t *y)
@@ -53,8 +53,8 @@ static inline void window_run(tw_comm_t *comm, op_call_t *call, char *window, si
     mm_rows_t *y = &call->out[OP_Y];
     tw_tensor_t tensor = y->view.tensor;
     char *from = window + 64 + skip;
-    CHECK((size_t)(y->rows * y->ld) * y->item + 128 <= WINDOW_BYTES);
-    memset(window, WINDOW_FILLING, WINDOW_BYTES);
+    CHECK((size_t)(y->rows * y->ld) * y->item + 128 <= WINDOW_ROOM);
+    memset(window, WINDOW_FILLING, WINDOW_ROOM);
     tensor.data = from;
     window_set_y(call, &tensor);
     CHECK_OK(op_call_run(call, comm));

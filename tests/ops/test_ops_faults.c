@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 
 #include "faults/calls.h"
-#include "ops/ops_sample.h"
+#include "ops/ops_window.h"
 
 static const uint64_t default_seed = 0x6f70736661756c31u;
 
@@ -25,6 +25,7 @@ typedef struct scenario {
     op_kind_t kind;
     fault_t fault;
     point_t point;
+    bool lends; /* y is in the window, and ranks do the work of others who are late */
     tw_transport_t transport;
     int victim;
     uint64_t seed;
@@ -36,16 +37,32 @@ static const char *const fault_names[] = {"kill", "stop", "destroy", "abort", "a
 static const tw_status_t fault_status[] = {TW_ERR_PEER_DEAD, TW_ERR_TIMEOUT, TW_ERR_PEER_LEFT, TW_ERR_ABORTED,
                                            TW_ERR_TIMEOUT};
 
-/* Several strips and rounds, so that there is a middle. */
-static op_case_t case_of(op_kind_t kind, uint64_t seed)
+/* Several strips and rounds, so that there is a middle; help is for one round only. */
+static op_case_t case_of(const scenario_t *s)
 {
-    op_case_t c = {.kind = kind, .types = &op_float_types[1], .size = N_RANKS, .k = 60, .n = 200, .seed = seed};
-    c.m = op_grouped(kind) ? 30 : 150;
-    c.rounds = 3;
+    const op_kind_t kind = s->kind;
+    op_case_t c = {.kind = kind, .types = &op_float_types[1], .size = N_RANKS, .k = 60, .n = 200, .seed = s->seed};
+    c.m = op_grouped(kind) ? 30 : s->lends ? 450 : 150;
+    c.n = s->lends ? 1152 : 200;
+    c.rounds = s->lends ? 1 : 3;
     c.tight = true;
     if (op_grouped(kind))
         c.experts = 2;
     return c;
+}
+
+/* The call of a rank; `y` is its result if that is lent. */
+static void open_call(const scenario_t *s, tw_comm_t *comm, int rank, op_call_t *call, tw_tensor_t *y)
+{
+    const op_case_t c = case_of(s);
+    void *window;
+    op_call_open(call, &c, rank);
+    if (!s->lends)
+        return;
+    CHECK_OK(tw_mem_alloc(comm, WINDOW_ROOM, &window));
+    *y = call->out[OP_Y].view.tensor;
+    y->data = window;
+    window_set_y(call, y);
 }
 
 /* ---- The victim --------------------------------------------------------------------------------- */
@@ -101,8 +118,8 @@ static tw_op_t *begin(const scenario_t *s, tw_comm_t *comm, op_call_t *call)
 static void victim(const scenario_t *s, tw_comm_t *comm)
 {
     op_call_t call;
-    const op_case_t c = case_of(s->kind, s->seed);
-    op_call_open(&call, &c, s->victim);
+    tw_tensor_t y;
+    open_call(s, comm, s->victim, &call, &y);
     CHECK_OK(op_call_run(&call, comm));
     if (s->point == RUNNING)
         suffer(s, comm, &call);
@@ -137,10 +154,14 @@ static void check_sentence(const scenario_t *s)
 }
 
 /* No peer writes to our outputs any more. */
-static void check_own_memory(const scenario_t *s, op_call_t *call)
+static void check_own_memory(const scenario_t *s, op_call_t *call, const tw_tensor_t *lent)
 {
     op_call_clear(call);
+    if (s->lends)
+        memset(lent->data, WINDOW_FILLING, WINDOW_ROOM);
     meet(s->survivors);
+    if (s->lends)
+        window_check_filling(lent->data, 0, WINDOW_ROOM);
     unsigned char *y = mm_rows_copy(&call->out[OP_Y]);
     for (size_t i = 0; i < (size_t)(call->out[OP_Y].rows * call->out[OP_Y].columns) * 2; i++)
         CHECK_EQ(y[i], 0xff);
@@ -159,15 +180,15 @@ static void all_operators(tw_comm_t *comm, uint64_t seed)
 static void survivor(const scenario_t *s, tw_comm_t *comm, int rank)
 {
     op_call_t call;
-    const op_case_t c = case_of(s->kind, s->seed);
-    op_call_open(&call, &c, rank);
+    tw_tensor_t y;
+    open_call(s, comm, rank, &call, &y);
     tw_status_t status = TW_OK;
     for (int i = 0; status == TW_OK && i < 3 * LAST_CALL; i++)
         status = op_call_run(&call, comm);
     CHECK_STATUS(status, fault_status[s->fault]);
     check_sentence(s);
     CHECK_STATUS(tw_comm_status(comm), fault_status[s->fault]);
-    check_own_memory(s, &call);
+    check_own_memory(s, &call, &y);
     CHECK_STATUS(op_call_run(&call, comm), TW_ERR_POISONED);
     check_sentence(s);
     op_call_close(&call);
@@ -208,6 +229,10 @@ static pid_t start_scenario(scenario_t *s)
         return pid;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)setenv("TILEWIRE_LOG", "none", 0);
+    if (s->lends) {
+        CHECK_EQ(setenv("TILEWIRE_STREAM_BYTES", "1K", 1), 0);
+        CHECK_EQ(setenv("TILEWIRE_SPIN", "20", 1), 0);
+    }
     ranks_args_t args = RANKS_ARGS_INIT;
     args.transport = s->transport;
     args.n = N_RANKS;
@@ -224,21 +249,24 @@ static void end_scenario(const scenario_t *s, pid_t pid)
     if (WIFEXITED(status) && WEXITSTATUS(status) == TEST_EXIT_LEFT_OUT)
         _exit(TEST_EXIT_LEFT_OUT);
     if (status != 0)
-        test_fail(__FILE__, __LINE__, "%s, %s of rank %d, point %d, seed 0x%llx: %s", op_name(s->kind),
-                  fault_names[s->fault], s->victim, (int)s->point, (unsigned long long)s->seed,
-                  test_exit_text(status, text, sizeof text));
+        test_fail(__FILE__, __LINE__, "%s%s, %s of rank %d, point %d, seed 0x%llx: %s", op_name(s->kind),
+                  s->lends ? " with help" : "", fault_names[s->fault], s->victim, (int)s->point,
+                  (unsigned long long)s->seed, test_exit_text(status, text, sizeof text));
 }
 
-/* Every operator, at every point; `width` scenarios at a time, as most of their time is waiting. */
+/* Every operator, two of them also with help, at every point; `width` scenarios at a time, which mostly wait. */
 static void faults(fault_t fault, tw_transport_t transport, point_t last, int width)
 {
-    scenario_t scenarios[OP_KINDS * N_POINTS];
-    pid_t pids[OP_KINDS * N_POINTS];
+    enum { WITH_HELP = 2 };
+    static const op_kind_t helped[WITH_HELP] = {OP_MM_REDUCE_SCATTER, OP_MM_ALL_REDUCE};
+    scenario_t scenarios[(OP_KINDS + WITH_HELP) * N_POINTS];
+    pid_t pids[(OP_KINDS + WITH_HELP) * N_POINTS];
     int n = 0;
-    for (int kind = 0; kind < OP_KINDS; kind++)
+    for (int kind = 0; kind < OP_KINDS + WITH_HELP; kind++)
         for (int point = 0; point <= (int)last; point++, n++)
-            scenarios[n] = (scenario_t){.kind = (op_kind_t)kind,
+            scenarios[n] = (scenario_t){.kind = kind < OP_KINDS ? (op_kind_t)kind : helped[kind - OP_KINDS],
                                         .fault = fault,
+                                        .lends = kind >= OP_KINDS,
                                         .point = (point_t)point,
                                         .transport = transport,
                                         .victim = (kind + point) % N_RANKS,

@@ -23,7 +23,7 @@ static void move_rows(op_call_t *call, char *window, tw_tensor_t *tensor)
 {
     const mm_rows_t *x = &call->x1;
     const size_t bytes = x->rows > 0 ? (size_t)((x->rows - 1) * x->ld + x->columns) * x->item : 0;
-    CHECK(bytes <= WINDOW_BYTES);
+    CHECK(bytes <= WINDOW_ROOM);
     memcpy(window, x->room.data, bytes);
     *tensor = x->view.tensor;
     tensor->data = window;
@@ -49,7 +49,7 @@ static void try_case(tw_comm_t *comm, const op_case_t *c, char *window)
                 move_rows(&call, window, &tensor);
             CHECK_OK(op_call_run(&call, comm));
         }
-        memset(window, WINDOW_FILLING, WINDOW_BYTES);
+        memset(window, WINDOW_FILLING, WINDOW_ROOM);
         op_check(&call, &wanted);
         op_call_close(&call);
     }
@@ -63,7 +63,7 @@ static void lent_body(tw_comm_t *comm, void *arg)
     panels_random_t random = panels_random(default_seed);
     void *window;
     (void)arg;
-    CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
+    CHECK_OK(tw_mem_alloc(comm, WINDOW_ROOM, &window));
     for (int way = 0; way < 9 * OP_LARGE_WAYS; way++) {
         static const op_kind_t kinds[] = {OP_ALL_GATHER_MM, OP_ALLTOALLV_GMM, OP_GMM_ALLTOALLV};
         const op_kind_t kind = kinds[way % 3];
@@ -121,7 +121,7 @@ static void give_up_body(tw_comm_t *comm, void *arg)
     tw_tensor_t tensor;
     void *window;
     (void)arg;
-    CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
+    CHECK_OK(tw_mem_alloc(comm, WINDOW_ROOM, &window));
     op_call_open(&call, &c, tw_comm_rank(comm));
     if (tw_comm_rank(comm) == 1) {
         tw_op_t *op;
@@ -131,7 +131,7 @@ static void give_up_body(tw_comm_t *comm, void *arg)
         for (int i = 0; i < 200; i++)
             CHECK_EQ(tw_op_test(op), TW_IN_PROGRESS);
         tw_op_release(op); /* while it runs: the communicator is lost */
-        memset(window, WINDOW_FILLING, WINDOW_BYTES);
+        memset(window, WINDOW_FILLING, WINDOW_ROOM);
     }
     ranks_barrier();
     if (tw_comm_rank(comm) == 0)

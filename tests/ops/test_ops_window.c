@@ -47,7 +47,7 @@ static void window_body(tw_comm_t *comm, void *arg)
     panels_random_t random = panels_random(default_seed);
     void *window;
     (void)arg;
-    CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
+    CHECK_OK(tw_mem_alloc(comm, WINDOW_ROOM, &window));
     for (int way = 0; way < 3 * OP_LARGE_WAYS; way++) {
         op_case_t c = {.kind = OP_MM_ALL_REDUCE, .size = size, .lines = way % 3 > 0};
         const bool quantised = way % 4 == 3;
@@ -149,13 +149,13 @@ static void late_body(tw_comm_t *comm, void *arg)
     op_wanted_t wanted;
     void *window;
     (void)arg;
-    CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
+    CHECK_OK(tw_mem_alloc(comm, WINDOW_ROOM, &window));
     op_wanted_open(&wanted, &c, rank);
     op_call_open(&call, &c, rank);
     mm_rows_t *y = &call.out[OP_Y];
     tw_tensor_t tensor = y->view.tensor;
     if (rank == last) {
-        memset(window, WINDOW_FILLING, WINDOW_BYTES);
+        memset(window, WINDOW_FILLING, WINDOW_ROOM);
         tensor.data = window;
         window_set_y(&call, &tensor);
         tw_op_t *op = begin(&call, comm);
@@ -206,20 +206,20 @@ static void give_up_body(tw_comm_t *comm, void *arg)
     const op_case_t c = late_case(last + 1);
     op_call_t call;
     void *window;
-    CHECK_OK(tw_mem_alloc(comm, WINDOW_BYTES, &window));
+    CHECK_OK(tw_mem_alloc(comm, WINDOW_ROOM, &window));
     op_call_open(&call, &c, tw_comm_rank(comm));
     tw_tensor_t tensor = call.out[OP_Y].view.tensor;
     tensor.data = window;
     window_set_y(&call, &tensor);
     if (tw_comm_rank(comm) == last) {
         begin_and_give_up(&call, comm, arg != NULL);
-        memset(window, WINDOW_FILLING, WINDOW_BYTES);
+        memset(window, WINDOW_FILLING, WINDOW_ROOM);
     }
     ranks_barrier();
     if (tw_comm_rank(comm) != last)
         CHECK(op_call_run(&call, comm) != TW_OK);
     ranks_barrier();
-    for (size_t i = 0; tw_comm_rank(comm) == last && i < WINDOW_BYTES; i++)
+    for (size_t i = 0; tw_comm_rank(comm) == last && i < WINDOW_ROOM; i++)
         CHECK_EQ(((const char *)window)[i], WINDOW_FILLING);
     op_call_close(&call);
 }
