@@ -16,17 +16,19 @@
  * And one for each piece of this rank's own results:
  *     marks    who sums it (TWI_MARK_...): this rank, or whoever takes it first of those that have nothing else to do
  *
- * A rank writes to its own window only, and peers read its slots; but for those words, for a piece of its slot that they
- * sum, and for what it lends them in its entry: its y, to which peers write results, after it has entered and before they say so
- * by their `result` or `sent`, or by `marks`; or its rows of the left matrix, which peers read
- * between its `sent` and their `taken`, for which the end of the call waits. Both are touched between
- * twi_engine_touch_begin and _end only.
+ * A rank writes to its own window only, and peers read its slots; but for marks, for pieces of its slot that others
+ * sum, and for what it lends them in its entry: its y, to which they write results, after it has entered and before
+ * they say so by their `result` or `sent`, or by a mark; or its rows of the left matrix, which they read between its
+ * `sent` and their `taken`, for which the end of the call waits. All that is touched between twi_engine_touch_begin
+ * and _end only.
+ *
+ * Who sums a piece for another rank reads slots of all, which that rank's `taken` protects: it waits for the mark.
  *
  * A slot holds one round of a call; its memory may be used again when every rank's `taken` has passed that round
  * (ops_slots.c):
  *     owner: loads taken of all ranks (acquire), writes the slot and its place, stores sent or result (release)
  *     peer:  loads sent or result (acquire), reads place and slot, stores taken (release)
- * Checked by tests/model/ops.pml.
+ * Checked by tests/model/ops.pml and given.pml.
  *
  * Two entries, two sets of places and two of marks suffice: who fills those of call c has ended call c-1, for which it
  * saw that all ranks entered c-1, and so had ended c-2.

@@ -47,19 +47,21 @@ void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t tiles)
 }
 
 /*
- * Whether peers will have time for our sums: if one of RANKS is faster by a part of AHEAD, or several are together. It
- * does little harm to give too much: what nobody has taken we sum ourselves in the end.
+ * Whether peers will have time for our sums: if one of RANKS is faster by an eighth, or several are together. It
+ * does little harm to give too much: what nobody has taken we sum ourselves in the end. But with two ranks a sum in the
+ * epilogue costs next to nothing, so the other one has to be faster by a half.
  */
 static bool is_behind(const twi_op_t *op)
 {
-    enum { AHEAD = 8, RANKS = 8, FIRST = 4 };
+    enum { RANKS = 8, FIRST = 4 };
+    const int64_t parts = op->size == 2 ? 2 : 8;
     const int64_t ours = pace_of(op, op->rank), first = tiles_of(op) / FIRST;
     int64_t ahead = 0;
     for (int p = 0; p < op->size; p++) {
         const int64_t lead = pace_of(op, p) - ours;
         ahead += lead > 0 ? lead : 0;
     }
-    return ahead * AHEAD > (ours > first ? ours : first) * twi_ceil_div(op->size, RANKS);
+    return ahead * parts > (ours > first ? ours : first) * twi_ceil_div(op->size, RANKS);
 }
 
 /* Pieces of the own strips of a batch end here. */

@@ -80,9 +80,9 @@ static char *result_at(const mm_tiles_t *t, const mm_strip_t *strip, int64_t fir
 }
 
 /*
- * Where results go besides the owner's y: with two ranks to that of the other, if it lends it, else to the owner's slot.
- * All peers have sent something, so their entries are there. Who has given up since does not lend us its y any more:
- * twi_engine_touch_begin came before.
+ * Where results go besides the owner's y: with two ranks to that of the other, if it lends it, else to the owner's
+ * slot. All peers have sent something, so their entries are there. Who has given up since does not lend us its y any
+ * more: twi_engine_touch_begin came before.
  */
 static void find_others(mm_tiles_t *t)
 {

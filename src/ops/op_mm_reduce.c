@@ -225,8 +225,8 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
 }
 
 /*
- * Whether it pays to do work of ranks that are late: there is enough of it, and there are cores for all, so that who has
- * taken a piece is at it.
+ * Whether it pays to do work of ranks that are late: there is enough of it, and there are cores for all, so that who
+ * has taken a piece is at it.
  */
 static bool is_worth_helping(const twi_op_t *op, const mm_reduce_t *r)
 {
@@ -237,9 +237,10 @@ static bool is_worth_helping(const twi_op_t *op, const mm_reduce_t *r)
 }
 
 /*
- * If y is in our window, others may write results there, around the caches: else they would wait for lines that we have.
- * With two ranks the owner does so for every tile; with more of them it would store every line to all of them at once,
- * which is slower than that peers come for it. Each rank decides for itself whether it lends its y, and whether it helps.
+ * If y is in our window, others may write results there, around the caches: else they would wait for lines that we
+ * have. With two ranks the owner does so for every tile; with more of them it would store every line to all of them at
+ * once, which is slower than that peers come for it. Each rank decides for itself whether it lends its y, and whether
+ * it helps.
  */
 static void lend_y(twi_op_t *op, mm_reduce_t *r)
 {

@@ -16,8 +16,6 @@
 #include "ops/op.h"
 #include "transport/bell.h"
 
-enum { STAY_PART = 8 }; /* of the time that the call took so far */
-
 /* ---- Peers ------------------------------------------------------------------------------------- */
 
 static bool has_entered(const twi_op_t *op, int rank)
@@ -259,12 +257,15 @@ static void run_team(twi_op_t *op, int64_t budget)
     twi_team_run(op->alone ? NULL : op->ops->team, work, op);
 }
 
-/* There is nothing more to do or to wait for on our own account. Who needs our help can do without. */
+/*
+ * There is nothing more to do or to wait for on our own account. Who is behind gets our help for as long as the call took
+ * so far: so it may be half as fast. After that it can do without.
+ */
 static void stay(twi_op_t *op)
 {
     if (op->stay_ns == 0) {
         const uint64_t now = twi_now_ns();
-        op->stay_ns = now + (now - op->begin_ns) / STAY_PART;
+        op->stay_ns = now + (now - op->begin_ns);
     }
     while (!all_taken_of(op, true) && !stopped(op) && twi_now_ns() < op->stay_ns)
         if (any_ready(op))
