@@ -49,6 +49,7 @@ typedef struct twi_queue {
     _Atomic int64_t n;                       /* may grow while another queue has items; release, acquire */
     int peer;                                /* that it is about, or -1 */
     bool optional;                           /* done for others: the call may end without it */
+    _Atomic int lacked;                      /* the rank that it waited for at the last look; relaxed, only a hint */
     /* Whether the item needs something that `rank` has not done yet, be it this rank. NULL: nothing, ever. Ranks are
      * asked one after the other: what does not lack once must not lack later. */
     bool (*lacks)(twi_op_t *op, int peer, int64_t item, int rank);
@@ -116,8 +117,9 @@ struct twi_op {
 
     uint64_t call;
     twi_patience_t patience;
-    uint64_t begin_ns; /* when it was entered */
-    uint64_t stay_ns;  /* until when it stays for optional items; 0: not known yet */
+    bool has_optional; /* queues; set by the class */
+    uint64_t work_ns;  /* that its team was at work in this call, if so */
+    uint64_t stay_ns;  /* until when it stays for optional items; 0: it has not come to that */
     bool entered;
     bool lends_rows;         /* peers read our left matrix: the call ends when they have */
     bool alone;              /* so small that the caller does it without its team */

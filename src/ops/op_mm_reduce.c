@@ -215,6 +215,7 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
         fill_queue(queue, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
     }
     fill_queue(queue++, rounds * r->n_batches * chunks, product_lacks, run_product);
+    op->has_optional = r->helps;
     for (int step = 0; r->helps && step < op->size; step++, queue++) {
         queue->peer = (op->rank + step) % op->size;
         const int64_t pieces = twi_mm_all_pieces(op, r, r->shares[queue->peer].n);

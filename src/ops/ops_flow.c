@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/sizes.h"
 #include "ops/agree.h"
 #include "ops/op.h"
 #include "transport/bell.h"
@@ -66,13 +67,18 @@ void twi_op_trouble(twi_op_t *op, tw_status_t status)
 
 /* ---- Taking items ------------------------------------------------------------------------------ */
 
-static bool is_ready(twi_op_t *op, const twi_queue_t *queue, int64_t item)
+/* Who lacked the last time is asked first, and then all in turn. */
+static bool is_ready(twi_op_t *op, twi_queue_t *queue, int64_t item)
 {
     if (!queue->lacks)
         return true;
+    if (queue->lacks(op, queue->peer, item, atomic_load_explicit(&queue->lacked, memory_order_relaxed)))
+        return false;
     for (int r = 0; r < op->size; r++)
-        if (queue->lacks(op, queue->peer, item, r))
+        if (queue->lacks(op, queue->peer, item, r)) {
+            atomic_store_explicit(&queue->lacked, r, memory_order_relaxed);
             return false;
+        }
     return true;
 }
 
@@ -100,11 +106,30 @@ bool twi_op_take(twi_op_t *op, twi_queue_t *queue, int64_t *item_out)
     return false;
 }
 
+/* Of the queues that are optional, or of the others. */
+static bool all_taken_of(const twi_op_t *op, bool optional)
+{
+    int64_t item;
+    for (int i = 0; i < op->n_queues; i++)
+        if (op->queues[i].optional == optional && head_of(&op->queues[i], &item))
+            return false;
+    return true;
+}
+
+static bool all_taken(const twi_op_t *op)
+{
+    return all_taken_of(op, false);
+}
+
+/* What is done for others when there is nothing else left is up to `stay`. */
 static twi_queue_t *take_any(twi_op_t *op, int64_t *item_out)
 {
-    for (int i = 0; i < op->n_queues; i++)
+    for (int i = 0; i < op->n_queues; i++) {
+        if (op->queues[i].optional && op->stay_ns == 0 && all_taken(op))
+            return NULL;
         if (twi_op_take(op, &op->queues[i], item_out))
             return &op->queues[i];
+    }
     return NULL;
 }
 
@@ -122,21 +147,6 @@ static void work(void *arg, int index, int n_workers)
             break;
     }
     twi_gemm_mode_end(&mode);
-}
-
-/* Of the queues that are optional, or of the others. */
-static bool all_taken_of(const twi_op_t *op, bool optional)
-{
-    int64_t item;
-    for (int i = 0; i < op->n_queues; i++)
-        if (op->queues[i].optional == optional && head_of(&op->queues[i], &item))
-            return false;
-    return true;
-}
-
-static bool all_taken(const twi_op_t *op)
-{
-    return all_taken_of(op, false);
 }
 
 static bool any_ready(twi_op_t *op)
@@ -246,30 +256,41 @@ static tw_status_t enter(twi_op_t *op)
         return TW_IN_PROGRESS;
     twi_entry_publish(op);
     op->entered = true;
-    op->begin_ns = twi_now_ns();
-    op->stay_ns = 0;
+    op->work_ns = op->stay_ns = 0;
     return TW_OK;
 }
 
 static void run_team(twi_op_t *op, int64_t budget)
 {
-    atomic_store_explicit(&op->budget, budget, memory_order_relaxed);
+    const uint64_t begin = op->has_optional ? twi_now_ns() : 0;
+    atomic_store_explicit(&op->budget, twi_least(budget, INT64_MAX / 2),
+                          memory_order_relaxed); /* items may add to it */
     twi_team_run(op->alone ? NULL : op->ops->team, work, op);
+    if (op->has_optional)
+        op->work_ns += twi_now_ns() - begin;
+}
+
+static bool all_healthy(const twi_op_t *op)
+{
+    for (int r = 0; r < op->size; r++)
+        if (twi_transport_health(op->transport, r) != TWI_HEALTH_OK)
+            return false;
+    return true;
 }
 
 /*
- * There is nothing more to do or to wait for on our own account. Who is behind gets our help for as long as the call took
- * so far: so it may be half as fast. After that it can do without.
+ * There is nothing more to do or to wait for on our own account. Who is behind gets our help for as long as we have
+ * worked so far: so it may be half as fast. After that it can do without.
  */
 static void stay(twi_op_t *op)
 {
-    if (op->stay_ns == 0) {
-        const uint64_t now = twi_now_ns();
-        op->stay_ns = now + (now - op->begin_ns);
-    }
-    while (!all_taken_of(op, true) && !stopped(op) && twi_now_ns() < op->stay_ns)
+    if (all_taken_of(op, true))
+        return;
+    if (op->stay_ns == 0)
+        op->stay_ns = twi_now_ns() + op->work_ns;
+    while (!all_taken_of(op, true) && !stopped(op) && all_healthy(op) && twi_now_ns() < op->stay_ns)
         if (any_ready(op))
-            run_team(op, INT64_MAX);
+            run_team(op, op->ops->n_workers);
         else
             twi_pause();
 }
@@ -291,7 +312,7 @@ static tw_status_t step(twi_op_t *op, int64_t budget)
         TW_TRY(enter(op));
     if (!all_taken(op))
         run_team(op, budget);
-    if (all_taken(op) && budget == INT64_MAX)
+    if (op->has_optional && all_taken(op) && budget == INT64_MAX)
         stay(op);
     if (atomic_load(&op->diverged))
         return twi_entry_differs(op, atomic_load(&op->diverged) - 1);

@@ -4,17 +4,19 @@
  *
  *   marks of pieces              src/ops/board.h, mm_reduce_given.c (twi_mm_mark, take, twi_mm_help_run)
  *   what an item waits for       mm_reduce_given.c (twi_mm_help_lacks, twi_mm_given_lacks)
+ *   results for others           mm_reduce_given.c (deliver), mm_reduce_copies.c (is_there)
  *   touch, health                src/task/engine.h
  *
  * What is shown, for every interleaving:
  *   - a piece is summed once, when the partials of its owner and of its peers are there and their slots not used again;
- *   - nobody writes to the owner's y after its call has ended or it has given up;
+ *   - nobody writes to the y of the owner or of another rank after its call has ended or it has given up;
+ *   - the other rank, which copies pieces that were kept and finds those that were given in its y, has all in the end;
  *   - every piece is summed, also if no helper ever comes, and the owner sees it.
  *
  * How to read it: memory is sequentially consistent. The peer stands for all whose partials are needed; helpers may be
  * ranks whose own call could end at any time. Loads and the compare-and-exchange are steps of their own.
  *
- * Settings: -DN=n pieces, -DHELPERS=n, -DABORT: the owner may give up. COVER(x) and -DBUG_x as in epoch.pml.
+ * Settings: -DN=n pieces, -DHELPERS=n, -DABORT: the owner may give up, -DLEAVE: the other rank may. COVER(x) and -DBUG_x as in epoch.pml.
  */
 #ifndef N
 #define N 2
@@ -35,12 +37,24 @@ bool lent = true;                          /* the owner's y */
 bool healthy = true;
 bool owner_taken;                          /* `taken`: of the slots of all ranks */
 byte touching;
+bool result[N];                            /* told by the owner */
+bool other_lent = true, other_healthy = true, in_other_y[N];
 
 inline sum(i)
 {
     assert(partial[i] && sent[i] && !slot_used_again && lent);
     sums[i]++;
     assert(sums[i] == 1)
+}
+
+inline deliver(i)
+{
+    if
+    :: other_healthy ->
+       assert(other_lent);                 /* also when its health is looked at and then it is written to: see touch */
+       in_other_y[i] = true
+    :: else
+    fi
 }
 
 /* An item of a helper, or of the owner itself, that has become ready. */
@@ -73,8 +87,13 @@ inline take_and_sum(i, own)
 #ifdef BUG_EARLY_DONE
        mark[i] = DONE;
        sum(i);
+#elif defined(BUG_LATE_DELIVERY)
+       sum(i);
+       mark[i] = DONE;
+       deliver(i);
 #else
        sum(i);
+       deliver(i);
        mark[i] = DONE;
 #endif
        if
@@ -114,6 +133,39 @@ proctype peer()
 #endif
 }
 
+proctype other()
+{
+    byte i;
+#ifdef LEAVE
+    if
+    :: other_healthy = false;
+       touching == 0;
+       other_lent = false;
+       COVER(left);
+       goto end
+    :: true
+    fi;
+#endif
+    for (i : 0 .. N - 1) {
+        if
+        :: result[i]
+        :: !healthy -> goto end
+        fi;
+        if
+#ifdef BUG_SKIP_UNKNOWN
+        :: mark[i] != KEPT -> skip
+#else
+        :: mark[i] == GIVEN || mark[i] == TAKEN || mark[i] == DONE -> COVER(found)
+#endif
+        :: else -> in_other_y[i] = true; COVER(copied)
+        fi;
+        assert(in_other_y[i])
+    }
+    other_lent = false;
+end:
+    skip
+}
+
 proctype helper()
 {
     byte i;
@@ -136,6 +188,7 @@ proctype owner()
         :: sent[i] ->                      /* kept: summed while the tile is in cache */
            partial[i] = true;
            sum(i);
+           result[i] = true;
            mark[i] = KEPT;
            COVER(kept)
         :: partial[i] = true;
@@ -165,11 +218,12 @@ proctype owner()
 #endif
     for (i : 0 .. N - 1) {
 #ifdef BUG_END_TAKEN
-        (mark[i] == KEPT || mark[i] == TAKEN || mark[i] == DONE)
+        (mark[i] == KEPT || mark[i] == TAKEN || mark[i] == DONE);
 #else
         (mark[i] == KEPT || mark[i] == DONE);
-        assert(sums[i] == 1)
+        assert(sums[i] == 1);
 #endif
+        result[i] = true
     }
     COVER(completed);
     owner_taken = true;
@@ -184,6 +238,7 @@ init
         byte h;
         run peer();
         run owner();
+        run other();
         for (h : 1 .. HELPERS) {
             run helper()
         }
