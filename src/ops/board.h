@@ -12,7 +12,7 @@
  *     result   so many units of finished results can be read; of gathers: so many strips are packed, for the deadlines
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
  *     pace     so many tiles of the product are multiplied: who compares it with its own knows whether it is behind.
- *              Relaxed, because nothing else follows from it
+ *              Relaxed, because nothing else follows from it; workers may store it out of order
  * And one for each piece of this rank's own results:
  *     marks    who sums it (TWI_MARK_...): this rank, or whoever takes it first of those that have nothing else to do
  *

@@ -84,7 +84,7 @@ typedef struct mm_reduce {
     _Atomic uint8_t *own;        /* [rounds][own strips][chunks] MM_... */
     int64_t *late;               /* the same: columns whose partials were not there yet; written before `own` */
     _Atomic int32_t *batch_left; /* [rounds][batches] chunks to compute */
-    _Atomic uint8_t *gives;      /* [batches] MM_..., if there are marks; relaxed: only that all chunks see the same */
+    _Atomic uint8_t *gives;      /* [batches] MM_...; relaxed: only that all chunks see the same */
     _Atomic bool behind;         /* once in a run is enough */
     _Atomic int64_t tiles;       /* that are multiplied */
     _Atomic int32_t *own_left;   /* [own pieces] panels to sum */

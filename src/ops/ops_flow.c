@@ -263,8 +263,8 @@ static tw_status_t enter(twi_op_t *op)
 static void run_team(twi_op_t *op, int64_t budget)
 {
     const uint64_t begin = op->has_optional ? twi_now_ns() : 0;
-    atomic_store_explicit(&op->budget, twi_least(budget, INT64_MAX / 2),
-                          memory_order_relaxed); /* items may add to it */
+    const int64_t most = INT64_MAX / 2; /* items may add to it */
+    atomic_store_explicit(&op->budget, twi_least(budget, most), memory_order_relaxed);
     twi_team_run(op->alone ? NULL : op->ops->team, work, op);
     if (op->has_optional)
         op->work_ns += twi_now_ns() - begin;

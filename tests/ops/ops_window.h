@@ -62,4 +62,23 @@ static inline void window_run(tw_comm_t *comm, op_call_t *call, char *window, si
     window_read(call, from);
 }
 
+/* Results of any size are worth the help of others, and everybody seems to have a core. */
+static inline void window_expect_help(const char *workers)
+{
+    CHECK_EQ(setenv("TILEWIRE_THREADS", workers, 1), 0);
+    CHECK_EQ(setenv("TILEWIRE_STREAM_BYTES", "1K", 1), 0);
+    CHECK_EQ(setenv("TILEWIRE_SPIN", "20", 1), 0);
+}
+
+/* Multiplies everything, which sends partials, while somebody else has not come. */
+static inline tw_op_t *window_begin(op_call_t *call, tw_comm_t *comm)
+{
+    tw_op_t *op;
+    CHECK_OK(op_call_prepare(call, comm, &op));
+    CHECK_OK(tw_op_start(op));
+    for (int i = 0; i < 200; i++)
+        CHECK_EQ(tw_op_test(op), TW_IN_PROGRESS);
+    return op;
+}
+
 #endif

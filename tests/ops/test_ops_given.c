@@ -42,13 +42,6 @@ static op_case_t given_case(const setting_t *setting, int turn)
                        .rounds = 1};
 }
 
-static void be_worth_helping(const setting_t *setting)
-{
-    CHECK_EQ(setenv("TILEWIRE_THREADS", setting->workers, 1), 0);
-    CHECK_EQ(setenv("TILEWIRE_STREAM_BYTES", "1K", 1), 0);
-    CHECK_EQ(setenv("TILEWIRE_SPIN", "20", 1), 0);
-}
-
 /* Own pieces of the last call that are marked from..to-1. */
 static int count_marks(tw_comm_t *comm, uint64_t from, uint64_t to)
 {
@@ -75,17 +68,6 @@ static bool all_are_there(tw_comm_t *comm)
         if (twi_board_load(&twi_board(comm->transport, i)->taken) >= TWI_CALL_EPOCH(call + 1, 0))
             return false;
     return true;
-}
-
-/* The call as far as it gets while `late` has not come. */
-static tw_op_t *begin(op_call_t *call, tw_comm_t *comm)
-{
-    tw_op_t *op;
-    CHECK_OK(op_call_prepare(call, comm, &op));
-    CHECK_OK(tw_op_start(op));
-    for (int i = 0; i < 200; i++)
-        CHECK_EQ(tw_op_test(op), TW_IN_PROGRESS);
-    return op;
 }
 
 /* The call of who is late: others do what it gives. How many pieces that was. */
@@ -121,7 +103,7 @@ static void one_call(tw_comm_t *comm, const setting_t *setting, int turn, char *
     tensor.data = window;
     if (lends)
         window_set_y(&call, &tensor);
-    tw_op_t *op = rank == late ? NULL : begin(&call, comm);
+    tw_op_t *op = rank == late ? NULL : window_begin(&call, comm);
     ranks_barrier();
     if (op) {
         CHECK_OK(tw_op_wait(op, 0));
@@ -154,7 +136,7 @@ static void try_setting(setting_t setting, void (*body)(tw_comm_t *, void *))
     ranks_args_t args = RANKS_ARGS_INIT;
     args.transport = setting.transport;
     args.n = setting.ranks;
-    be_worth_helping(&setting);
+    window_expect_help(setting.workers);
     ranks_run(&args, body, &setting);
 }
 
@@ -204,7 +186,7 @@ static void give_up_body(tw_comm_t *comm, void *arg)
     tensor.data = window;
     window_set_y(&call, &tensor);
     if (rank != late)
-        op = begin(&call, comm);
+        op = window_begin(&call, comm);
     ranks_barrier();
     if (rank != late) {
         const tw_status_t status = tw_op_wait(op, 0); /* of reduce_scatter: all that they need may have been there */
@@ -268,18 +250,15 @@ static void dead_helper_body(tw_comm_t *comm, void *arg)
     const int rank = tw_comm_rank(comm), late = setting->ranks - 1;
     const op_case_t c = given_case(setting, 0);
     op_call_t call;
-    tw_op_t *op;
+    tw_op_t *op = NULL;
     op_call_open(&call, &c, rank);
-    CHECK_OK(op_call_prepare(&call, comm, &op));
-    if (rank != late) {
-        CHECK_OK(tw_op_start(op));
-        for (int i = 0; i < 200; i++)
-            CHECK_EQ(tw_op_test(op), TW_IN_PROGRESS);
-    }
+    if (rank != late)
+        op = window_begin(&call, comm);
     ranks_barrier();
     if (rank == 1)
         take_and_die(comm);
     if (rank == late) {
+        CHECK_OK(op_call_prepare(&call, comm, &op));
         CHECK_OK(tw_op_start(op));
         give_something(op, comm);
     }
@@ -302,7 +281,7 @@ static void kill_helper(op_kind_t kind)
     args.transport = setting.transport;
     args.n = setting.ranks;
     args.victim = 1;
-    be_worth_helping(&setting);
+    window_expect_help(setting.workers);
     ranks_run(&args, dead_helper_body, &setting);
 }
 

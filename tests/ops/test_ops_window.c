@@ -98,14 +98,6 @@ TEST_WINDOW(shm_5_2, SHM, 5, "2", "1K")
 
 /* ---- Ranks that are late ---------------------------------------------------------------------- */
 
-/* Results of any size are worth it, and everybody seems to have a core. */
-static void expect_brought(void)
-{
-    CHECK_EQ(setenv("TILEWIRE_THREADS", "1", 1), 0);
-    CHECK_EQ(setenv("TILEWIRE_STREAM_BYTES", "1K", 1), 0);
-    CHECK_EQ(setenv("TILEWIRE_SPIN", "20", 1), 0);
-}
-
 static op_case_t late_case(int ranks)
 {
     return (op_case_t){.kind = OP_MM_ALL_REDUCE,
@@ -117,17 +109,6 @@ static op_case_t late_case(int ranks)
                        .seed = default_seed,
                        .lines = true,
                        .rounds = 1};
-}
-
-/* Multiplies everything, which sends partials, while nobody else has come. */
-static tw_op_t *begin(op_call_t *call, tw_comm_t *comm)
-{
-    tw_op_t *op;
-    CHECK_OK(op_call_prepare(call, comm, &op));
-    CHECK_OK(tw_op_start(op));
-    for (int i = 0; i < 200; i++)
-        CHECK_EQ(tw_op_test(op), TW_IN_PROGRESS);
-    return op;
 }
 
 /* Until somebody else has written to a row of y, at both ends. */
@@ -158,7 +139,7 @@ static void late_body(tw_comm_t *comm, void *arg)
         memset(window, WINDOW_FILLING, WINDOW_ROOM);
         tensor.data = window;
         window_set_y(&call, &tensor);
-        tw_op_t *op = begin(&call, comm);
+        tw_op_t *op = window_begin(&call, comm);
         ranks_barrier();
         for (int64_t row = 0; row < last * (c.m / (last + 1)) - TWI_GEMM_MR_MAX; row++) /* shares end at panels */
             wait_for_row(y, window, row);
@@ -181,7 +162,7 @@ TEST(brought)
     ranks_args_t args = RANKS_ARGS_INIT;
     args.transport = TW_TRANSPORT_SHM;
     args.n = 3;
-    expect_brought();
+    window_expect_help("1");
     if (twi_cpu_isa() < TWI_ISA_AVX512) /* which reads the environment */
         SKIP("avx512");
     ranks_run(&args, late_body, NULL);
@@ -191,7 +172,7 @@ TEST(brought)
 
 static void begin_and_give_up(op_call_t *call, tw_comm_t *comm, bool aborts)
 {
-    tw_op_t *op = begin(call, comm);
+    tw_op_t *op = window_begin(call, comm);
     if (aborts) {
         tw_comm_abort(comm, "enough");
         CHECK_EQ(tw_op_wait(op, 0), TW_ERR_ABORTED);
@@ -228,7 +209,7 @@ static void give_up(void *aborts)
 {
     ranks_args_t args = RANKS_ARGS_INIT;
     args.transport = TW_TRANSPORT_SHM;
-    expect_brought();
+    window_expect_help("1");
     for (args.n = 2; args.n <= 3; args.n++)
         ranks_run(&args, give_up_body, aborts);
 }
