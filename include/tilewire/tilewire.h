@@ -508,7 +508,8 @@ typedef enum tw_wire {
  * y = the rows r*m/W .. (r+1)*m/W - 1 of the sum over all ranks of x1 * x2 (+ bias), on rank r of W.
  * m must be a multiple of W; m or n may be 0. Float types as in tw_matmul but fp32. int8 x1 and x2:
  * v = sum * x2_scale[column] * x1_scale[row] + bias, in fp32, each operation rounded. It is faster with y from
- * tw_mem_alloc, where ranks that wait write sums for one that is behind.
+ * tw_mem_alloc, where ranks that wait write sums for one that is behind. A rank that has its own result helps the
+ * others, if these have a core each, for at most as long as it has worked; with tw_op_test it does not stay.
  */
 typedef struct tw_mm_reduce_scatter_args {
     size_t struct_size;
