@@ -150,7 +150,7 @@ typedef struct mm_tiles {
     twi_op_worker_t *worker;
     int64_t round, col, cols; /* col: of the product */
     int owner;                /* of the rows that are summed: us, or whom we help */
-    twi_gemm_also_t y;        /* of the owner; at NULL: results are left in its slot */
+    bool in_slot;             /* results are left in its slot, and not stored anywhere else */
     bool gives;               /* own rows are left to others */
     char *own;                /* the owner's slot, once it is open */
     const char **bases;       /* [size] everybody's, if they are all there */
@@ -162,12 +162,6 @@ typedef struct mm_tiles {
     const uint8_t *strip_of;  /* [panels of A] number in rows */
     mm_rows_t rows[MM_BATCH_STRIPS];
 } mm_tiles_t;
-
-static inline twi_gemm_also_t twi_mm_own_y(const twi_op_t *op, const mm_reduce_t *r)
-{
-    const twi_gemm_problem_t *product = &op->problem.product;
-    return (twi_gemm_also_t){.at = product->c, .step = product->ldc * r->out_bytes};
-}
 
 /* Own strip i of a rank. */
 mm_rows_t twi_mm_rows(const mm_reduce_t *r, int owner, int64_t i);

@@ -19,9 +19,11 @@ void twi_mm_move_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_gem
 void twi_mm_copy_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_op_worker_t *worker)
 {
     const mm_reduce_t *r = op->state;
+    const twi_gemm_problem_t *product = &op->problem.product;
+    const twi_gemm_also_t y = {.at = product->c, .step = product->ldc * r->out_bytes};
     const twi_gemm_strip_t part = twi_mm_piece_part(r, owner, piece);
     const uint64_t begin = twi_trace_begin(op);
-    twi_mm_move_piece(op, owner, piece, twi_mm_own_y(op, r), r->copy_rows, worker);
+    twi_mm_move_piece(op, owner, piece, y, r->copy_rows, worker);
     twi_trace_end(op, begin, "copy", worker, owner, &part);
 }
 

@@ -7,11 +7,6 @@
 #include "ops/agree.h"
 #include "ops/mm_reduce.h"
 
-static mm_reduce_t *state_of(const twi_op_t *op)
-{
-    return op->state;
-}
-
 static _Atomic uint64_t *mark_at(const twi_op_t *op, int owner, int64_t number)
 {
     return &twi_board(op->transport, owner)->marks[op->call % 2][number];
@@ -131,7 +126,7 @@ static bool strip_lacks(twi_op_t *op, const mm_reduce_t *r, int owner, int64_t s
  */
 bool twi_mm_help_lacks(twi_op_t *op, int owner, int64_t item, int rank)
 {
-    const mm_reduce_t *r = state_of(op);
+    const mm_reduce_t *r = op->state;
     const bool agrees = twi_op_agrees(op, owner);
     if (agrees && item >= twi_entry_of(op, owner)->marks)
         return false;
@@ -164,7 +159,7 @@ static bool take(const twi_op_t *op, int owner, int64_t number)
 /* To the y of a rank, if it lends it and the piece is for it. */
 static void deliver(twi_op_t *op, int owner, const mm_piece_t *piece, int rank, twi_op_worker_t *worker)
 {
-    const mm_reduce_t *r = state_of(op);
+    const mm_reduce_t *r = op->state;
     const twi_gemm_also_t y = y_of(op, rank);
     if (y.at && (r->gathers || rank == owner))
         twi_mm_move_piece(op, owner, piece, y, rank == op->rank ? r->copy_rows : r->push_rows, worker);
@@ -172,14 +167,14 @@ static void deliver(twi_op_t *op, int owner, const mm_piece_t *piece, int rank, 
 
 static void sum_piece(twi_op_t *op, int owner, int64_t number, twi_op_worker_t *worker)
 {
-    mm_reduce_t *r = state_of(op);
+    mm_reduce_t *r = op->state;
     const mm_piece_t piece = twi_mm_piece(op, r, r->shares[owner].n, number);
     const mm_rows_t rows = twi_mm_rows(r, owner, piece.strip);
     const twi_gemm_strip_t part = twi_mm_piece_part(r, owner, &piece);
     const uint64_t begin = twi_trace_begin(op);
     mm_tiles_t tiles = twi_mm_tiles(op, r, piece.round, worker);
     tiles.owner = owner;
-    tiles.y.at = NULL;
+    tiles.in_slot = true;
     twi_mm_tiles_sum(&tiles, &rows, piece.col, piece.cols);
     for (int step = 0; step < op->size; step++)
         deliver(op, owner, &piece, (owner + step) % op->size, worker);

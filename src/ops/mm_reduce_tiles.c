@@ -25,10 +25,12 @@ static int64_t first_row(const mm_reduce_t *r, int rank)
     return r->gathers || r->everything ? 0 : r->shares[rank].row;
 }
 
-/* Element (row, col) of the product in the owner's y. */
+/* Element (row, col) of the product in y. */
 static char *y_at(const mm_tiles_t *t, int64_t row, int64_t col)
 {
-    return t->y.at + (row - first_row(t->r, t->owner)) * t->y.step + (t->col + col) * t->r->out_bytes;
+    const twi_gemm_problem_t *problem = &t->op->problem.product;
+    const int64_t y_row = row - first_row(t->r, t->op->rank);
+    return (char *)problem->c + (y_row * problem->ldc + t->col + col) * t->r->out_bytes;
 }
 
 /* ---- Sums -------------------------------------------------------------------------------------- */
@@ -76,18 +78,18 @@ static void sum_rows(const mm_tiles_t *t, int64_t rows, int64_t col, int64_t col
 /* Where the result of a block that begins at row `first` is left: in the owner's slot for others, or here. */
 static char *result_at(const mm_tiles_t *t, const mm_strip_t *strip, int64_t first, int64_t col, int64_t cols)
 {
-    return t->r->gathers || !t->y.at ? tile_at(t, strip, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
+    return t->r->gathers || t->in_slot ? tile_at(t, strip, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
 }
 
 /*
- * Where results go besides the owner's y: with two ranks to that of the other, if it lends it, else to the owner's
- * slot. All peers have sent something, so their entries are there. Who has given up since does not lend us its y any
- * more: twi_engine_touch_begin came before.
+ * Where results go besides our y: with two ranks to that of the other, if it lends it, else to our slot. All peers have
+ * sent something, so their entries are there. Who has given up since does not lend us its y any more:
+ * twi_engine_touch_begin came before.
  */
 static void find_others(mm_tiles_t *t)
 {
     const twi_op_t *op = t->op;
-    const int other = 1 - t->owner;
+    const int other = 1 - op->rank;
     twi_gemm_also_t y = {.at = NULL};
     if (t->r->gathers && op->size == 2)
         y = twi_entry_lent(op, other);
@@ -130,13 +132,11 @@ static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int6
     copy_rows(&copy);
 }
 
-/* The result of a block from `row` of the product on to the owner's y, and to those of its peers. */
+/* The result of a block from `row` of the product on to our y, and to those of peers. */
 static void store_block(const mm_tiles_t *t, int64_t row, int64_t rows, int64_t col, int64_t cols, const char *block)
 {
     const twi_op_problem_t *problem = &t->op->problem;
-    if (!t->y.at)
-        return;
-    const twi_gemm_also_t y = {.at = y_at(t, row, col), .step = t->y.step};
+    const twi_gemm_also_t y = {.at = y_at(t, row, col), .step = problem->product.ldc * t->r->out_bytes};
     if (problem->wire == TW_WIRE_INT8) {
         t->r->wire->dequantise(t->r->out_type, (const int8_t *)block, rows, cols, problem->comm_scale_2 + t->col + col,
                                y.at, problem->product.ldc);
@@ -166,7 +166,8 @@ void twi_mm_tiles_sum(mm_tiles_t *t, const mm_rows_t *rows, int64_t col, int64_t
             char *result = result_at(t, strip, i, c, block_cols);
             set_sources(t, strip, i, c, block_cols);
             sum_rows(t, block_rows, c, block_cols, result);
-            store_block(t, strip->row + i, block_rows, c, block_cols, result);
+            if (!t->in_slot)
+                store_block(t, strip->row + i, block_rows, c, block_cols, result);
         }
 }
 
@@ -412,7 +413,6 @@ mm_tiles_t twi_mm_tiles(twi_op_t *op, mm_reduce_t *r, int64_t round, twi_op_work
         .col = twi_mm_round_col(r, round),
         .cols = twi_mm_round_cols(op, r, round),
         .owner = op->rank,
-        .y = twi_mm_own_y(op, r),
         .bases = worker->bases,
     };
 }

@@ -19,13 +19,16 @@ static const uint64_t default_seed = 0x6f70736769766e31u;
 /* Who lends its y; where the level cannot store around the caches nobody does. */
 typedef enum lenders { ALL, LATE, OTHERS, NOBODY } lenders_t;
 
+/* What goes wrong: who is late aborts, or rank 1 is killed. */
+typedef enum fault { NOTHING, ABORT, KILL } fault_t;
+
 typedef struct setting {
     tw_transport_t transport;
     op_kind_t kind;
     int ranks;
     const char *workers;
     lenders_t lenders;
-    bool aborts;
+    fault_t fault;
 } setting_t;
 
 static op_case_t given_case(const setting_t *setting, int turn)
@@ -136,14 +139,16 @@ static void try_setting(setting_t setting, void (*body)(tw_comm_t *, void *))
     ranks_args_t args = RANKS_ARGS_INIT;
     args.transport = setting.transport;
     args.n = setting.ranks;
+    if (setting.fault == KILL)
+        args.victim = 1;
     window_expect_help(setting.workers);
     ranks_run(&args, body, &setting);
 }
 
-#define TEST_GIVEN(name, TRANSPORT, KIND, ranks, workers, who)                                                    \
-    TEST(name)                                                                                                    \
-    {                                                                                                             \
-        try_setting((setting_t){TW_TRANSPORT_##TRANSPORT, OP_MM_##KIND, ranks, workers, who, false}, given_body); \
+#define TEST_GIVEN(name, TRANSPORT, KIND, ranks, workers, who)                                                      \
+    TEST(name)                                                                                                      \
+    {                                                                                                               \
+        try_setting((setting_t){TW_TRANSPORT_##TRANSPORT, OP_MM_##KIND, ranks, workers, who, NOTHING}, given_body); \
     }
 
 TEST_GIVEN(reduce_scatter_2_1, SHM, REDUCE_SCATTER, 2, "1", ALL)
@@ -196,7 +201,7 @@ static void give_up_body(tw_comm_t *comm, void *arg)
         CHECK_OK(op_call_prepare(&call, comm, &op));
         CHECK_OK(tw_op_start(op));
         give_something(op, comm);
-        if (setting->aborts)
+        if (setting->fault == ABORT)
             tw_comm_abort(comm, "enough");
         tw_op_release(op); /* while it runs: the communicator is lost */
         memset(window, WINDOW_FILLING, WINDOW_ROOM);
@@ -210,13 +215,13 @@ static void give_up_body(tw_comm_t *comm, void *arg)
 TEST(released)
 {
     for (int ranks = 2; ranks <= 4; ranks++)
-        try_setting((setting_t){TW_TRANSPORT_SHM, OP_MM_REDUCE_SCATTER, ranks, "1", ALL, false}, give_up_body);
+        try_setting((setting_t){TW_TRANSPORT_SHM, OP_MM_REDUCE_SCATTER, ranks, "1", ALL, NOTHING}, give_up_body);
 }
 
 TEST(aborted)
 {
     for (int ranks = 2; ranks <= 4; ranks++)
-        try_setting((setting_t){TW_TRANSPORT_SHM, OP_MM_ALL_REDUCE, ranks, "1", ALL, true}, give_up_body);
+        try_setting((setting_t){TW_TRANSPORT_SHM, OP_MM_ALL_REDUCE, ranks, "1", ALL, ABORT}, give_up_body);
 }
 
 /* ---- Helpers that end ------------------------------------------------------------------------- */
@@ -274,25 +279,14 @@ static void dead_helper_body(tw_comm_t *comm, void *arg)
     op_call_close(&call);
 }
 
-static void kill_helper(op_kind_t kind)
-{
-    setting_t setting = {TW_TRANSPORT_SHM, kind, 3, "1", NOBODY, false};
-    ranks_args_t args = RANKS_ARGS_INIT;
-    args.transport = setting.transport;
-    args.n = setting.ranks;
-    args.victim = 1;
-    window_expect_help(setting.workers);
-    ranks_run(&args, dead_helper_body, &setting);
-}
-
 TEST(killed_reduce_scatter)
 {
-    kill_helper(OP_MM_REDUCE_SCATTER);
+    try_setting((setting_t){TW_TRANSPORT_SHM, OP_MM_REDUCE_SCATTER, 3, "1", NOBODY, KILL}, dead_helper_body);
 }
 
 TEST(killed_all_reduce)
 {
-    kill_helper(OP_MM_ALL_REDUCE);
+    try_setting((setting_t){TW_TRANSPORT_SHM, OP_MM_ALL_REDUCE, 3, "1", NOBODY, KILL}, dead_helper_body);
 }
 
 /* A rank that has what it needs does not wait for who still multiplies its own rows, nor fail with it. */
@@ -311,16 +305,15 @@ static void leave_body(tw_comm_t *comm, void *arg)
         const uint64_t all = TWI_CALL_EPOCH(0, 5);
         while (twi_board_load(&board->sent) < all)
             CHECK_EQ(tw_op_test(op), TW_IN_PROGRESS);
-        ranks_barrier();
     } else {
         CHECK_OK(tw_op_wait(op, 0));
-        ranks_barrier();
     }
+    ranks_barrier();
     tw_op_release(op);
     op_call_close(&call);
 }
 
 TEST(leaves)
 {
-    try_setting((setting_t){TW_TRANSPORT_SHM, OP_MM_REDUCE_SCATTER, 2, "1", NOBODY, false}, leave_body);
+    try_setting((setting_t){TW_TRANSPORT_SHM, OP_MM_REDUCE_SCATTER, 2, "1", NOBODY, NOTHING}, leave_body);
 }
