@@ -98,7 +98,7 @@ endforeach()
 
 target_link_options(test_arena PRIVATE -Wl,--wrap=aligned_alloc)
 target_link_options(test_ops_memory PRIVATE
-    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=mmap)
+    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=mmap,--wrap=madvise)
 
 # Of the command, with a main of its own.
 target_sources(test_trace_svg PRIVATE $<FILTER:$<TARGET_OBJECTS:tilewire_command>,EXCLUDE,/main\\.c>)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The slots of this rank: which part of its window a round of an operator may write. The lowest place
- * that no live round uses is taken, so that small operators stay in the same few lines of cache. A
- * round is live until every rank's `taken` has passed it.
+ * that no live round uses is taken, so that operators stay in memory that has been touched before, and
+ * small ones in the same few lines of cache. A round is live until every rank's `taken` has passed it.
  */
 #include "ops/op.h"
 
@@ -72,8 +72,7 @@ static void open_next(twi_op_t *op, int64_t round)
     twi_ops_t *ops = op->ops;
     const size_t bytes = bytes_of(op, round);
     size_t at;
-    if (ops->n_live == TWI_SLOTS_LIVE || !find_place(ops, bytes, &at))
-        forget_taken(ops);
+    forget_taken(ops);
     if (ops->n_live == TWI_SLOTS_LIVE || !find_place(ops, bytes, &at))
         return;
     if (reserve(ops, at + bytes) != TW_OK) {

@@ -85,17 +85,15 @@ tw_status_t twi_window_reserve(twi_window_t *window, size_t offset, size_t bytes
             return twi_fail(TW_ERR_NO_MEMORY, "no memory left for %zu bytes of a window: %zu bytes are available",
                             bytes, available);
     }
-    if (window->fd >= 0) {
-        int failed;
-        do
-            failed = fallocate(window->fd, 0, (off_t)offset, (off_t)bytes);
-        while (failed && errno == EINTR);
-        return failed ? no_memory(bytes) : TW_OK;
-    }
+    int failed = 0;
+    do
+        failed = window->fd >= 0 && fallocate(window->fd, 0, (off_t)offset, (off_t)bytes);
+    while (failed && errno == EINTR);
+    /* The owner's page table, too. EINVAL: a kernel before 5.14; then that happens on first touch. */
     const size_t start = offset & ~(PAGE - 1);
-    if (madvise(window->base + start, bytes + (offset - start), MADV_POPULATE_WRITE) && errno != EINVAL)
-        return no_memory(bytes);
-    return TW_OK; /* EINVAL: a kernel before 5.14; the owner's pages appear on first touch */
+    failed =
+        failed || (madvise(window->base + start, bytes + (offset - start), MADV_POPULATE_WRITE) && errno != EINVAL);
+    return failed ? no_memory(bytes) : TW_OK;
 }
 
 static tw_status_t map(int fd, size_t bytes, int own_fd, twi_window_t **window_out)

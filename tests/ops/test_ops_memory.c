@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call like the one before it asks the system for no memory, and neither does another run of a prepared operator.
- * Where there is none, operators are not prepared, and nothing else happens. What asks for memory is counted and
- * refused in functions that are linked with --wrap.
+ * A call like the one before it asks the system for no memory, and neither does another run of a prepared operator;
+ * it has its slot where the one before had it. Where there is no memory, operators are not prepared, and nothing else
+ * happens. What asks for memory is counted and refused in functions that are linked with --wrap.
  */
 #define _GNU_SOURCE
 #include <limits.h>
@@ -11,11 +11,15 @@
 
 #include "ops/ops_sample.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 static const uint64_t default_seed = 0x6f70736d656d3031u;
 
 /* ---- Counts of this process -------------------------------------------------------------------- */
 
-static _Atomic long n_allocs;
+static _Atomic long n_allocs, n_reserved;   /* reserved: parts of windows */
 static _Atomic long refuse_from = LONG_MAX; /* the first one that fails; so do those after it */
 
 static bool refused(void)
@@ -28,11 +32,13 @@ void *__real_calloc(size_t n, size_t bytes);
 void *__real_realloc(void *old, size_t bytes);
 void *__real_aligned_alloc(size_t align, size_t bytes);
 void *__real_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+int __real_madvise(void *at, size_t bytes, int advice);
 void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t n, size_t bytes);
 void *__wrap_realloc(void *old, size_t bytes);
 void *__wrap_aligned_alloc(size_t align, size_t bytes);
 void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+int __wrap_madvise(void *at, size_t bytes, int advice);
 
 void *__wrap_malloc(size_t bytes)
 {
@@ -57,6 +63,12 @@ void *__wrap_aligned_alloc(size_t align, size_t bytes)
 void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
     return refused() ? MAP_FAILED : __real_mmap(at, bytes, protection, flags, fd, offset);
+}
+
+int __wrap_madvise(void *at, size_t bytes, int advice)
+{
+    n_reserved += advice == MADV_POPULATE_WRITE;
+    return __real_madvise(at, bytes, advice);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------- */
@@ -168,6 +180,30 @@ TEST_KIND(mm_all_reduce, OP_MM_ALL_REDUCE)
 TEST_KIND(all_gather_mm, OP_ALL_GATHER_MM)
 TEST_KIND(gmm_alltoallv, OP_GMM_ALLTOALLV)
 TEST_KIND(alltoallv_gmm, OP_ALLTOALLV_GMM)
+
+/* ---- Slots -------------------------------------------------------------------------------------- */
+
+TEST_RANKS(slots, "2,3")(tw_comm_t *comm)
+{
+    panels_random_t random = panels_random(default_seed);
+    for (int kind = 0; kind < OP_KINDS; kind++) {
+        const op_shape_t shape = {op_grouped(kind) ? 150 : 600, 40, 300};
+        op_case_t c = op_sample(kind, &op_float_types[0], tw_comm_size(comm), shape, kind, &random);
+        c.rounds = 1;
+        op_call_t call;
+        op_call_open(&call, &c, tw_comm_rank(comm));
+        (void)allocs_of(run_call, &call, comm, NULL);
+        const long before = n_reserved;
+        for (int i = 0; i < 10; i++)
+            (void)allocs_of(run_call, &call, comm, NULL);
+        if (n_reserved > before)
+            test_fail(__FILE__, __LINE__, "10 more calls of %s reserve %ld parts of windows", op_describe(&c).text,
+                      n_reserved - before);
+        ranks_barrier();
+        op_call_close(&call);
+    }
+    CHECK(n_reserved > 0);
+}
 
 /* ---- No memory ---------------------------------------------------------------------------------- */
 
