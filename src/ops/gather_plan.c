@@ -171,6 +171,7 @@ static void choose(twi_op_t *op, gather_t *g)
         .rows = rows,
         .shard_rows = rows / op->size,
         .wire_bytes = rows * g->row_bytes,
+        .waits = 1,
         .slots_bytes = op->ops->slots_bytes,
         .size = op->size,
         .wish = op->problem.rounds,

@@ -23,6 +23,8 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
         .shard_rows = share_rows,
         .bytes = all,
         .wire_bytes = all + second,
+        .waits = r->gathers ? 2 : 1,
+        .panels = op->size * twi_ceil_div(share_rows, op->plan.kernel->mr),
         .passes = product->m <= TWI_STRIP_ROWS, /* own rows come after those for others, not with them */
         .slots_bytes = op->ops->slots_bytes,
         .size = op->size,

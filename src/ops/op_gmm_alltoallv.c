@@ -193,6 +193,7 @@ static void choose(twi_op_t *op, gmm_t *g)
         .rows = product->m,
         .shard_rows = TWI_STRIP_ROWS,
         .wire_bytes = product->m * g->row_bytes,
+        .waits = 1,
         .slots_bytes = op->ops->slots_bytes,
         .size = op->size,
         .wish = op->problem.rounds,

@@ -12,9 +12,9 @@
 
 #define COPY_BYTES_PER_US 5000.0  /* between two caches, reading and writing */
 #define LATENCY_US 3.0            /* of a collective of nothing */
-#define STRIP_US 1.0              /* that a strip of its own costs, */
-#define FUSED_US 20.0             /* and all of them together at least */
-#define PASS_BYTES_PER_US 30000.0 /* of a right matrix that is taken once more, */
+#define STRIP_US 1.5              /* that a strip of its own costs, each time that somebody waits for it */
+#define PANEL_ROWS 2.0            /* that a panel of the left matrix costs besides its own */
+#define PASS_BYTES_PER_US 10000.0 /* of a right matrix that goes by, */
 #define PASS_ITEMS_PER_US 4000.0  /* elements of one that is converted on the way */
 
 /* Operations of a core in a microsecond. */
@@ -35,17 +35,30 @@ static double rate_of(const twi_gemm_kernel_t *kernel)
     }
 }
 
-/* What comes with tiles that are sent one by one. */
-static double price_us(const twi_model_args_t *args)
+/* Panels of the left matrix, more of them than a product has. */
+static double panels_us(const twi_model_args_t *args, double gemm_us)
+{
+    const int64_t whole = twi_ceil_div(args->rows, args->plan->kernel->mr), more = args->panels - whole;
+    return more > 0 ? gemm_us * PANEL_ROWS * (double)more / ((double)args->rows + PANEL_ROWS * (double)whole) : 0;
+}
+
+/* Passes over the right matrix that take longer than the product; conversions of it are never hidden. */
+static double passes_us(const twi_model_args_t *args, double gemm_us)
 {
     const twi_gemm_plan_t *plan = args->plan;
     const twi_gemm_kind_t kind = plan->problem->kind;
-    const double items = (double)args->passes * (double)plan->problem->k * (double)plan->problem->n;
-    const bool converted = plan->quantised || twi_gemm_lanes_differ(plan->kernel, kind);
-    const double strips = (double)args->size * (double)twi_ceil_div(args->shard_rows, TWI_STRIP_ROWS) * STRIP_US;
-    const double passes =
-        converted ? items / PASS_ITEMS_PER_US : items * (double)twi_gemm_kind_bytes(kind) / PASS_BYTES_PER_US;
-    return (strips > FUSED_US ? strips : FUSED_US) + passes;
+    const double items = (double)plan->problem->k * (double)plan->problem->n, more = (double)args->passes;
+    if (plan->quantised || twi_gemm_lanes_differ(plan->kernel, kind))
+        return more * items / PASS_ITEMS_PER_US;
+    const double all = (more + 1) * items * (double)twi_gemm_kind_bytes(kind) / PASS_BYTES_PER_US;
+    return more > 0 && all > gemm_us ? all - gemm_us : 0;
+}
+
+/* What comes with tiles that are sent one by one. */
+static double price_us(const twi_model_args_t *args, double gemm_us)
+{
+    const int64_t strips = args->waits * args->size * twi_ceil_div(args->shard_rows, TWI_STRIP_ROWS);
+    return (double)strips * STRIP_US + panels_us(args, gemm_us) + passes_us(args, gemm_us);
 }
 
 static twi_schedule_t wished(const twi_model_args_t *args, twi_schedule_t schedule, int64_t least)
@@ -80,7 +93,7 @@ twi_schedule_t twi_model_choose(const twi_model_args_t *args)
         schedule.why = "the slots hold no more of it at a time";
     else if (args->shard_rows < plan->kernel->mr)
         schedule = (twi_schedule_t){false, 1, schedule.gemm_us, schedule.comm_us, "a rank's rows do not fill a tile"};
-    else if (hidden < price_us(args))
+    else if (hidden < price_us(args, schedule.gemm_us))
         schedule = (twi_schedule_t){false, 1, schedule.gemm_us, schedule.comm_us, "there is too little to hide"};
     return schedule;
 }

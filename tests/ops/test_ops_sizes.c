@@ -202,14 +202,13 @@ TEST_RANKS(sizes, "1,2,4")(tw_comm_t *comm)
     }
 }
 
-/* To send tiles one by one takes the right matrix twice where a product of few rows takes it once. */
+/* To send tiles one by one takes the right matrix twice where a product of few rows takes it once, and more tiles. */
 TEST_RANKS(few_rows_are_not_fused, "2,4")(tw_comm_t *comm)
 {
     static const struct {
         int64_t m;
         const char *said;
-    } rows[] = {{64, ": not fused, 1 round (there is too little to hide)"},
-                {1024, ": fused, 1 round (there is more to hide than it costs)"}};
+    } rows[] = {{16, ": not fused, 1 round ("}, {1024, ": fused, 1 round (there is more to hide than it costs)"}};
     for (int i = 0; i < 2 * MM_LENGTH(rows); i++) {
         const op_kind_t kind = i % 2 ? OP_MM_ALL_REDUCE : OP_MM_REDUCE_SCATTER;
         const sizes_t s = {kind, rows[i / 2].m, 1024, 4096, FITS};
