@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tiles on their way from sums to results. See strip.h. */
+#include "gemm/strip.h"
+
+enum {
+    LINE_BYTES = 64,
+    ADDEND_TILES = 2, /* addends are asked for so many tiles ahead */
+};
+
+/* The lines of a tile in a row-major matrix: those at one place of every row are a range. */
+static int lines_of(const twi_gemm_tile_t *tile, int64_t item_bytes, twi_gemm_touch_t *touch)
+{
+    const char *row = tile->out, *end = row + tile->cols * item_bytes;
+    int n = 0;
+    for (const char *line = row - (uintptr_t)row % LINE_BYTES; line < end; line += LINE_BYTES)
+        touch[n++] = (twi_gemm_touch_t){.at = line, .step = tile->ld_out * item_bytes, .n = tile->rows, .write = 1};
+    return n;
+}
+
+/* Where the tile goes, from the hook or in C; *place_out is for the kernel. */
+static void place_tile(const strip_work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t *place_out)
+{
+    const twi_gemm_hook_t *hook = w->hook;
+    const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
+    tile->ld_out = w->problem->ldc;
+    tile->out = w->problem->c ? (char *)w->problem->c + (tile->row * tile->ld_out + tile->col) * item_bytes : NULL;
+    place_out->out = tile->out;
+    place_out->ld_out = tile->ld_out;
+    place_out->stream = false;
+    place_out->n_also = place_out->n_addends = place_out->own = place_out->n_touch = place_out->tag = 0;
+    place_out->also = NULL;
+    place_out->addends = NULL;
+    if (hook) {
+        hook->place(hook->user, tile, place_out);
+        tile->out = place_out->out;
+        tile->ld_out = place_out->ld_out;
+        tile->tag = place_out->tag;
+    } else if (w->plan->streams && tile->cols * item_bytes % LINE_BYTES == 0) {
+        place_out->stream = true;
+    } else {
+        place_out->n_touch = lines_of(tile, item_bytes, place_out->touch);
+    }
+}
+
+void twi_strip_place(const strip_work_t *w, const twi_gemm_tile_t *tile, const void *sums, twi_gemm_place_t *place_out)
+{
+    strip_finishing_t *f = w->memory.finishing;
+    strip_placed_t *placed = &f->placed[f->n_placed++ % 2];
+    placed->tile = *tile;
+    place_tile(w, &placed->tile, place_out);
+    placed->left = tile->rows;
+    placed->part = (twi_gemm_part_t){
+        .acc = sums,
+        .ld_acc = w->kernel->nr,
+        .row = tile->row,
+        .col = tile->col,
+        .cols = tile->cols,
+        .out = place_out->out,
+        .ld_out = place_out->ld_out,
+        .also = place_out->also,
+        .n_also = place_out->n_also,
+        .stream = place_out->stream,
+        .addends = place_out->addends,
+        .n_addends = place_out->n_addends,
+        .own = place_out->own,
+        .ld_addend = tile->cols,
+        .addend_ahead = ADDEND_TILES * tile->rows * tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type),
+    };
+}
+
+void twi_strip_finish_rows(const strip_work_t *w, int rows)
+{
+    strip_finishing_t *f = w->memory.finishing;
+    strip_placed_t *placed = &f->placed[f->done % 2];
+    twi_gemm_part_t *part = &placed->part;
+    const twi_gemm_hook_t *hook = w->hook;
+    part->rows = placed->left < rows ? placed->left : rows;
+    w->plan->finish(&w->epilogue, part);
+    if (hook && hook->rows)
+        hook->rows(hook->user, &placed->tile, part->tile_row, part->rows);
+    placed->left -= part->rows;
+    if (placed->left == 0) {
+        if (hook && hook->done)
+            hook->done(hook->user, &placed->tile);
+        f->done++;
+        return;
+    }
+    const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
+    part->acc = (const char *)part->acc + part->rows * part->ld_acc * 4;
+    part->row += part->rows;
+    part->out = (char *)part->out + part->rows * part->ld_out * item_bytes;
+    part->tile_row += part->rows;
+}
+
+int twi_strip_slices_left(const strip_work_t *w)
+{
+    const strip_finishing_t *f = w->memory.finishing;
+    return f->done < f->ready ? (f->placed[f->done % 2].left + STRIP_SLICE_ROWS - 1) / STRIP_SLICE_ROWS : 0;
+}
