@@ -4,8 +4,6 @@
  * each pass over k, for each panel of B, for each k-block of the pass, for each panel of A: a call of the kernel;
  * after the last k-block the tile is finished while it is in cache.
  */
-#include <string.h>
-
 #include "base/sizes.h"
 #include "gemm/strip.h"
 
@@ -64,28 +62,35 @@ static void finish_slice(void *work)
     twi_strip_finish_rows(work, STRIP_SLICE_ROWS);
 }
 
-/* Before each step of the first call with a panel of B: another step of it, and slices as there would be without. */
-static void feed_step(void *arg)
+/* The first call with a panel of B. */
+typedef struct first_call {
+    strip_feed_t *feed;
+    int64_t steps, slices;
+    int64_t due; /* slices times the steps so far, less all steps for each */
+} first_call_t;
+
+/* Before each of its steps: another step of the panel, and slices as there would be without. */
+static void first_call_step(void *arg)
 {
-    strip_feed_t *feed = arg;
-    const int64_t steps = feed->block->k_count / feed->w->kernel->ks;
-    if (twi_strip_feed_lacks(feed))
-        twi_strip_feed_step(feed);
-    for (feed->due += feed->slices; feed->due >= steps; feed->due -= steps)
-        twi_strip_finish_rows(feed->w, STRIP_SLICE_ROWS);
+    first_call_t *first = arg;
+    if (twi_strip_feed_lacks(first->feed))
+        twi_strip_feed_step(first->feed);
+    for (first->due += first->slices; first->due >= first->steps; first->due -= first->steps)
+        twi_strip_finish_rows(first->feed->w, STRIP_SLICE_ROWS);
 }
 
 /* What is done between the steps of a call: the tile before is finished, and the panel of B made. */
-static void add_asides(const strip_work_t *w, strip_feed_t *feed, twi_gemm_call_t *call)
+static void add_asides(const strip_work_t *w, first_call_t *first, twi_gemm_call_t *call)
 {
     call->n_aside = twi_strip_slices_left(w);
     call->aside = finish_slice;
     call->aside_arg = (void *)(uintptr_t)w;
-    if (twi_strip_feed_lacks(feed)) {
-        feed->slices = call->n_aside;
+    if (twi_strip_feed_lacks(first->feed)) {
+        first->steps = call->steps;
+        first->slices = call->n_aside;
         call->n_aside = (int)call->steps;
-        call->aside = feed_step;
-        call->aside_arg = feed;
+        call->aside = first_call_step;
+        call->aside_arg = first;
     }
 }
 
@@ -126,6 +131,7 @@ static void column_of_tiles(const strip_work_t *w, const strip_block_t *block, c
 {
     const twi_gemm_kernel_t *kernel = w->kernel;
     strip_feed_t feed = {.w = w, .block = block};
+    first_call_t first = {.feed = &feed};
     const void *b = twi_strip_feed_begin(&feed, column->panel);
     const int64_t a_at = block->k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane);
     const int64_t share = block->k_count * kernel->nr * w->plan->stored_bytes / w->n_tiles;
@@ -147,10 +153,11 @@ static void column_of_tiles(const strip_work_t *w, const strip_block_t *block, c
             add_touches(&call, &place);
         }
         if (w->plan->asides)
-            add_asides(w, &feed, &call);
+            add_asides(w, &first, &call);
         kernel->run(&call);
-        w->memory.finishing->ready += block->last;
-        if (!w->plan->asides && block->last)
+        if (block->last)
+            twi_strip_ready(w);
+        if (block->last && !w->plan->asides)
             twi_strip_finish_rows(w, kernel->mr);
     }
 }

@@ -24,12 +24,12 @@ typedef struct strip_placed {
 
 /*
  * Tiles on their way from sums to results, one after the other. A tile is placed before the last call for its sums,
- * which asks for the lines that it will use, and done after that call or during the next one: so
- * done <= placed <= done + 2.
+ * which asks for the lines that it will use, ready after that call, and done then or during the next one: so
+ * done <= ready <= n_placed <= done + 2.
  */
 typedef struct strip_finishing {
-    int64_t ready, n_placed, done; /* tiles */
-    strip_placed_t placed[2];      /* by turns */
+    int64_t n_placed, ready, done;
+    strip_placed_t placed[2]; /* by turns */
 } strip_finishing_t;
 
 /* What is the same for all calls of a stack. */
@@ -65,8 +65,6 @@ typedef struct strip_feed {
     int64_t col;
     const char *stored;
     int64_t made; /* k that the kernel can have */
-    int64_t due;  /* slices of a tile times the steps so far, less all steps for each: see feed_step */
-    int64_t slices;
 } strip_feed_t;
 
 /* Where a packed weight has panel number `panel` from k0 on. */
@@ -89,6 +87,12 @@ enum { STRIP_SLICE_ROWS = 8 }; /* of a tile that are finished at a time, between
 
 /* Places a tile whose sums will be at `sums` until it is done; the lines that it will use are in *place_out. */
 void twi_strip_place(const strip_work_t *w, const twi_gemm_tile_t *tile, const void *sums, twi_gemm_place_t *place_out);
+
+/* The sums of the next tile are there. */
+static inline void twi_strip_ready(const strip_work_t *w)
+{
+    w->memory.finishing->ready++;
+}
 
 /* Of the first tile that is not done; 0 if it is not ready. */
 int twi_strip_slices_left(const strip_work_t *w);

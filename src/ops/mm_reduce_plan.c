@@ -17,6 +17,9 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
     const twi_gemm_problem_t *product = &op->problem.product;
     const int64_t all = product->m * product->n * r->wire_bytes;
     const int64_t second = r->gathers ? product->m * product->n * r->out_bytes : 0;
+    /* Own rows of a low product come after those for others: the least that a rank has. Shares are as if fused. */
+    const int64_t mr = op->plan.kernel->mr, share = r->gathers ? twi_round_up(share_rows, mr) : share_rows;
+    const int64_t least = product->m > 0 ? product->m - (twi_ceil_div(product->m, share) - 1) * share : 0;
     const twi_model_args_t args = {
         .plan = &op->plan,
         .rows = product->m,
@@ -24,8 +27,8 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
         .bytes = all,
         .wire_bytes = all + second,
         .waits = r->gathers ? 2 : 1,
-        .panels = op->size * twi_ceil_div(share_rows, op->plan.kernel->mr),
-        .passes = product->m <= TWI_STRIP_ROWS, /* own rows come after those for others, not with them */
+        .panels = r->gathers ? 0 : op->size * twi_ceil_div(share_rows, mr),
+        .apart = product->m <= TWI_STRIP_ROWS ? least : 0,
         .slots_bytes = op->ops->slots_bytes,
         .size = op->size,
         .wish = op->problem.rounds,

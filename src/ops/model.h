@@ -23,7 +23,7 @@ typedef struct twi_model_args {
     int64_t wire_bytes; /* that a rank reads from its peers in all */
     int64_t waits;      /* of peers for each strip: for rows or partials, then for results */
     int64_t panels;     /* of the left matrix that a fused operator has; 0: those of the product */
-    int64_t passes;     /* over the right one that it takes more than a product */
+    int64_t apart;      /* rows that it multiplies apart from the others, in a pass over the right one of their own */
     size_t slots_bytes;
     int size;
     int wish; /* TW_ROUNDS_... */

@@ -12,7 +12,7 @@
 
 #define COPY_BYTES_PER_US 5000.0  /* between two caches, reading and writing */
 #define LATENCY_US 3.0            /* of a collective of nothing */
-#define STRIP_US 1.5              /* that a strip of its own costs, each time that somebody waits for it */
+#define STRIP_US 1.5              /* fitted: of 256 rows of each rank, each time that somebody waits for them */
 #define PANEL_ROWS 2.0            /* that a panel of the left matrix costs besides its own */
 #define PASS_BYTES_PER_US 10000.0 /* of a right matrix that goes by, */
 #define PASS_ITEMS_PER_US 4000.0  /* elements of one that is converted on the way */
@@ -42,16 +42,24 @@ static double panels_us(const twi_model_args_t *args, double gemm_us)
     return more > 0 ? gemm_us * PANEL_ROWS * (double)more / ((double)args->rows + PANEL_ROWS * (double)whole) : 0;
 }
 
-/* Passes over the right matrix that take longer than the product; conversions of it are never hidden. */
+static double longer(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* A pass takes as long as the right matrix needs to go by, or its rows to be multiplied; conversions are not hidden. */
 static double passes_us(const twi_model_args_t *args, double gemm_us)
 {
     const twi_gemm_plan_t *plan = args->plan;
     const twi_gemm_kind_t kind = plan->problem->kind;
-    const double items = (double)plan->problem->k * (double)plan->problem->n, more = (double)args->passes;
+    const double items = (double)plan->problem->k * (double)plan->problem->n;
+    if (args->apart == 0)
+        return 0;
     if (plan->quantised || twi_gemm_lanes_differ(plan->kernel, kind))
-        return more * items / PASS_ITEMS_PER_US;
-    const double all = (more + 1) * items * (double)twi_gemm_kind_bytes(kind) / PASS_BYTES_PER_US;
-    return more > 0 && all > gemm_us ? all - gemm_us : 0;
+        return items / PASS_ITEMS_PER_US;
+    const double pass_us = items * (double)twi_gemm_kind_bytes(kind) / PASS_BYTES_PER_US;
+    const double apart_us = gemm_us * (double)args->apart / (double)args->rows;
+    return longer(gemm_us - apart_us, pass_us) + longer(apart_us, pass_us) - longer(gemm_us, pass_us);
 }
 
 /* What comes with tiles that are sent one by one. */

@@ -85,15 +85,17 @@ tw_status_t twi_window_reserve(twi_window_t *window, size_t offset, size_t bytes
             return twi_fail(TW_ERR_NO_MEMORY, "no memory left for %zu bytes of a window: %zu bytes are available",
                             bytes, available);
     }
-    int failed = 0;
+    int failed;
+    const int shared = window->fd >= 0;
     do
-        failed = window->fd >= 0 && fallocate(window->fd, 0, (off_t)offset, (off_t)bytes);
+        failed = shared && fallocate(window->fd, 0, (off_t)offset, (off_t)bytes);
     while (failed && errno == EINTR);
-    /* The owner's page table, too. EINVAL: a kernel before 5.14; then that happens on first touch. */
+    if (failed)
+        return no_memory(bytes);
+    /* Then our page table, which otherwise is filled by one fault a page. Where it is all, it has to work, too. */
     const size_t start = offset & ~(PAGE - 1);
-    failed =
-        failed || (madvise(window->base + start, bytes + (offset - start), MADV_POPULATE_WRITE) && errno != EINVAL);
-    return failed ? no_memory(bytes) : TW_OK;
+    failed = madvise(window->base + start, bytes + (offset - start), MADV_POPULATE_WRITE);
+    return failed && !shared && errno != EINVAL ? no_memory(bytes) : TW_OK; /* EINVAL: a kernel before 5.14 */
 }
 
 static tw_status_t map(int fd, size_t bytes, int own_fd, twi_window_t **window_out)

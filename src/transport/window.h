@@ -83,7 +83,7 @@ tw_status_t twi_window_map(int fd, size_t bytes, twi_window_t **window_out);
 void twi_window_retain(twi_window_t *window);
 void twi_window_release(twi_window_t *window); /* NULL is fine */
 
-/* Backs [offset, offset + bytes) with memory: TW_ERR_NO_MEMORY now rather than SIGBUS later. */
+/* Backs [offset, offset + bytes) with memory, and maps it: TW_ERR_NO_MEMORY now rather than SIGBUS later. */
 tw_status_t twi_window_reserve(twi_window_t *window, size_t offset, size_t bytes);
 
 static inline twi_window_header_t *twi_window_header(const twi_window_t *window)

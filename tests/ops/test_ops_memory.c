@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A call like the one before it asks the system for no memory, and neither does another run of a prepared operator;
- * it has its slot where the one before had it. Where there is no memory, operators are not prepared, and nothing else
+ * slots need no more of the window. Where there is no memory, operators are not prepared, and nothing else
  * happens. What asks for memory is counted and refused in functions that are linked with --wrap.
  */
 #define _GNU_SOURCE
@@ -187,7 +187,7 @@ TEST_RANKS(slots, "2,3")(tw_comm_t *comm)
 {
     panels_random_t random = panels_random(default_seed);
     for (int kind = 0; kind < OP_KINDS; kind++) {
-        const op_shape_t shape = {op_grouped(kind) ? 150 : 600, 40, 300};
+        const op_shape_t shape = {op_grouped(kind) ? 150 : 600, 40, 300 + 200 * kind}; /* more than the one before */
         op_case_t c = op_sample(kind, &op_float_types[0], tw_comm_size(comm), shape, kind, &random);
         c.rounds = 1;
         op_call_t call;

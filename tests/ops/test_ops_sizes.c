@@ -202,7 +202,7 @@ TEST_RANKS(sizes, "1,2,4")(tw_comm_t *comm)
     }
 }
 
-/* To send tiles one by one takes the right matrix twice where a product of few rows takes it once, and more tiles. */
+/* The operators ask the model, which test_ops_model.c is about. */
 TEST_RANKS(few_rows_are_not_fused, "2,4")(tw_comm_t *comm)
 {
     static const struct {
