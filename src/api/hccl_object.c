@@ -135,8 +135,13 @@ static void *window(tw_hccl_t *hccl, uint32_t rank, bool out)
     if (!t || rank >= (uint32_t)t->size)
         return NULL;
     const size_t offset = out ? t->layout.out : t->layout.in;
-    if (twi_window_reserve(t->windows[rank], offset, t->layout.in_bytes) != TW_OK)
-        return NULL;
+    _Atomic uint64_t *backed = &hccl->context->backed[out][rank / 64];
+    const uint64_t bit = UINT64_C(1) << rank % 64;
+    if (!(atomic_load_explicit(backed, memory_order_relaxed) & bit)) {
+        if (twi_window_reserve(t->windows[rank], offset, t->layout.in_bytes) != TW_OK)
+            return NULL;
+        (void)atomic_fetch_or_explicit(backed, bit, memory_order_relaxed); /* without it others ask once more */
+    }
     return twi_transport_at(t, (int)rank, offset);
 }
 

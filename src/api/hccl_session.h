@@ -45,6 +45,8 @@ struct tw_hccl_context {
     uint8_t repeat[TW_HCCL_MAX_TASKS];
     uint8_t committed[TW_HCCL_MAX_TASKS];
     twi_hccl_core_state_t *cores;
+
+    _Atomic uint64_t backed[2][TWI_RANKS_MAX / 64]; /* a bit for every rank whose window in or out has its memory */
 };
 
 typedef enum twi_hccl_phase { TWI_HCCL_NEW, TWI_HCCL_READY, TWI_HCCL_FINALIZED } twi_hccl_phase_t;
