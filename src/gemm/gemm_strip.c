@@ -155,9 +155,10 @@ static void column_of_tiles(const strip_work_t *w, const strip_block_t *block, c
         if (w->plan->asides)
             add_asides(w, &first, &call);
         kernel->run(&call);
-        if (block->last)
-            twi_strip_ready(w);
-        if (block->last && !w->plan->asides)
+        if (!block->last)
+            continue;
+        twi_strip_ready(w);
+        if (!w->plan->asides)
             twi_strip_finish_rows(w, kernel->mr);
     }
 }
