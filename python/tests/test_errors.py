@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 import spawn
@@ -117,40 +116,38 @@ def test_without_a_process_group() -> None:
         raise RuntimeError(done.stderr.decode())
 
 
-def _raises_between(rank: int, size: int) -> "tuple[float, str]":
+def _raises_between(rank: int, size: int) -> str:
     import tilewire
 
     x, w = _x(4, 64), _x(64, 32)
     tilewire.mm_all_reduce(x, w)
     if rank == 1:
-        return 0.0, "stays away"
-    start = time.monotonic()
+        return "stays away"
     with pytest.raises(RuntimeError) as caught:
         tilewire.mm_all_reduce(x, w)
     with pytest.raises(RuntimeError):
         tilewire.mm_all_reduce(x, w)
-    return time.monotonic() - start, str(caught.value)
+    return str(caught.value)
 
 
 def test_a_rank_that_stays_away() -> None:
     """The deadline is the process group's own timeout."""
     answers = spawn.run(_raises_between, 2, fresh=True, group_s=3.0, deadline_s=60.0)
-    assert answers[0][0] < 20.0
+    assert "rank 1 (pid " in answers[0] and "did not enter the call within 3.0 s" in answers[0], answers[0]
 
 
 _DIES = """
-import datetime, sys, time, torch, torch.distributed as dist, tilewire
+import sys, torch, torch.distributed as dist, tilewire
 rank, store = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
 x, w = torch.ones(4, 64).bfloat16(), torch.ones(64, 32).bfloat16()
 tilewire.mm_all_reduce(x, w)
 if rank == 1:
     raise ValueError("between calls")
-start = time.monotonic()
 try:
     tilewire.mm_all_reduce(x, w)
 except RuntimeError as error:
-    print("caught after %.1f: %s" % (time.monotonic() - start, error))
+    print(error)
     sys.exit(3)
 """
 
@@ -165,7 +162,7 @@ def test_a_rank_that_raises(tmp_path) -> None:
     try:
         out, err = ranks[0].communicate(timeout=60)
         assert ranks[0].returncode == 3, err
-        assert "caught" in out
+        assert "rank 1 " in out, out
         assert ranks[1].wait(timeout=60) == 1
     finally:
         for process in ranks:
