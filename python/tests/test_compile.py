@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import pytest
-import spawn
 import torch
 from torch import Tensor
 
-
-def _data(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+import spawn
+from matrices import randn
 
 
 def _compiled(function, dynamic: bool):
@@ -29,7 +27,7 @@ def _dense(rank: int, size: int, dynamic: bool) -> None:
 
     group = dist.group.WORLD
     comm = tilewire.Communicator.from_group(group)
-    packed = tilewire.pack_weight(_data(7, 64, 48))
+    packed = tilewire.pack_weight(randn(7, 64, 48))
 
     def model(x, w, b):
         h = tilewire.mm_all_reduce(x, w, bias=b)
@@ -40,9 +38,9 @@ def _dense(rank: int, size: int, dynamic: bool) -> None:
         return h, s, g, rows, n, tilewire.matmul(x, w), tilewire.matmul(x, w, comm, out_dtype=torch.float32)
 
     fast = _compiled(model, dynamic)
-    w, b = _data(1, 64, 32), _data(2, 32)
+    w, b = randn(1, 64, 32), randn(2, 32)
     for m in (4 * size, 4 * size, 8 * size, 12 * size) if dynamic else (4 * size,):
-        x = _data(rank, m, 64)
+        x = randn(rank, m, 64)
         _same(fast(x, w, b), model(x, w, b))
     with torch.no_grad():
         w.mul_(2)
@@ -61,10 +59,10 @@ def _grouped(rank: int, size: int, dynamic: bool) -> None:
         return y, mm_y, rows, back
 
     fast = _compiled(model, dynamic)
-    w, s, v = _data(1, e, 64, 48), _data(2, 3, 32), _data(3, 32, 16)
+    w, s, v = randn(1, e, 64, 48), randn(2, 3, 32), randn(3, 32, 16)
     for n in (2, 3, 5) if dynamic else (2,):
         send = [n] * (e * size)
-        x = _data(rank, n * e * size, 64)
+        x = randn(rank, n * e * size, 64)
         _same(fast(x, w, send, send, s, v), model(x, w, send, send, s, v))
 
 
@@ -80,10 +78,29 @@ def _trained(rank: int, size: int, dynamic: bool) -> None:
     for m in (4, 8, 12) if dynamic else (4,):
         grads = []
         for function in (loss, fast):
-            x, w, v = (t.requires_grad_() for t in (_data(rank, m, 64), _data(5, 64, 96) / 8, _data(6, 64, 96) / 8))
+            x, w, v = (t.requires_grad_() for t in (randn(rank, m, 64), randn(5, 64, 96) / 8, randn(6, 64, 96) / 8))
             function(x, w, v).backward()
             grads.append((x.grad, w.grad, v.grad))
         _same(*grads)
+
+
+def _quantised(rank: int, size: int, dynamic: bool) -> None:
+    """int8 products as models have them: activations are quantised on the way."""
+    import tilewire
+
+    w = torch.randint(-128, 128, (64, 48), generator=torch.Generator().manual_seed(1), dtype=torch.int8)
+
+    def model(x, scale):
+        q, tokens = tilewire.dynamic_quant(x)
+        y = tilewire.mm_all_reduce(q, w, dequant_scale=scale, pertoken_scale=tokens)
+        columns = tilewire.trans_quant_param(scale)
+        return q, tokens, y, columns, tilewire.matmul(q, w, dequant_scale=columns, out_dtype=torch.float16)
+
+    fast = _compiled(model, dynamic)
+    scale = torch.linspace(0.01, 0.02, 48)
+    for m in (2, 3, 5) if dynamic else (2,):
+        x = randn(m + rank, m, 64).requires_grad_()
+        _same(fast(x, scale), model(x, scale))
 
 
 def _inductor(rank: int, size: int) -> None:
@@ -94,12 +111,12 @@ def _inductor(rank: int, size: int) -> None:
 
     torch._dynamo.reset()
     fast = torch.compile(model, fullgraph=True)
-    x, w = _data(rank, 4, 64), _data(1, 64, 32)
+    x, w = randn(rank, 4, 64), randn(1, 64, 32)
     _same([fast(x, w)], [model(x, w)])
 
-    layer = torch.nn.Parameter(_data(2, 256, 512), requires_grad=False)
+    layer = torch.nn.Parameter(randn(2, 256, 512), requires_grad=False)
     linear = torch.compile(lambda a, b: tilewire.mm_all_reduce(a, b.t()) * 2, fullgraph=True)
-    x = _data(3, 4, 512)
+    x = randn(3, 4, 512)
     packed = []
     for _ in range(4):
         _same([linear(x, layer)], [tilewire.mm_all_reduce(x, layer.t()) * 2])
@@ -111,7 +128,7 @@ def _inductor(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("case", [_dense, _grouped, _trained], ids=["dense", "grouped", "trained"])
+@pytest.mark.parametrize("case", [_dense, _grouped, _trained, _quantised], ids=lambda case: case.__name__[1:])
 def test_fullgraph(case, dynamic: bool) -> None:
     spawn.run(case, 2, dynamic)
 
@@ -128,7 +145,7 @@ def _unused(rank: int, size: int) -> None:
         y = tilewire.mm_all_reduce(x, w)
         return y if rank else x + 1
 
-    x, w = _data(rank, 4, 64), _data(1, 64, 32)
+    x, w = randn(rank, 4, 64), randn(1, 64, 32)
     _compiled(model, False)(x, w)
 
 
@@ -141,7 +158,7 @@ def _fakes(rank: int, size: int) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     ops = torch.ops.tilewire
-    x, w, b = _data(0, 4, 64), _data(1, 64, 32), _data(2, 32)
+    x, w, b = randn(0, 4, 64), randn(1, 64, 32), randn(2, 32)
     name = tilewire.Communicator.from_group().name
     none = (None,) * 2
     torch.library.opcheck(ops.mm_reduce_scatter, (x, w, "", name, b, *none, None, "out", 0))
@@ -159,3 +176,47 @@ def _fakes(rank: int, size: int) -> None:
 
 def test_fakes() -> None:
     spawn.run(_fakes, 1)
+
+
+_CONVERSIONS = [
+    ("dynamic_quant", (3, 64), ()),
+    ("dynamic_quant", (2, 3, 33), ()),
+    ("trans_quant_param", (17,), (None, 1)),
+    ("trans_quant_param", (1,), (torch.linspace(-3, 3, 17), 0)),
+    ("nz_from_nd", (2, 17, 33), ()),
+    ("nz_from_nd", (17, 0), ()),
+    ("nz_to_nd", (2 * 32 * 48,), ([2, 17, 33],)),
+]
+
+
+@pytest.mark.parametrize("name, shape, rest", _CONVERSIONS)
+def test_conversions(name: str, shape: "tuple[int, ...]", rest: tuple) -> None:
+    """PyTorch knows what they make, and records calls of them, not what one call made."""
+    import tilewire
+
+    def convert(x):
+        results = getattr(tilewire, name)(x, *rest)
+        return results if isinstance(results, tuple) else (results,)
+
+    one, other = (randn(seed, *shape).float() for seed in (0, 1))
+    torch.library.opcheck(getattr(torch.ops.tilewire, name), (one, *rest))
+    for again in (torch.jit.trace(convert, (one,)), _compiled(convert, False), _compiled(convert, True)):
+        _same(again(other), convert(other))
+
+
+def test_nz_of_bytes_is_wider() -> None:
+    import tilewire
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    x = torch.ones(17, 33, dtype=torch.int8)
+    with FakeTensorMode() as mode:
+        fake = tilewire.nz_from_nd(mode.from_tensor(x))
+    assert fake.shape == tilewire.nz_from_nd(x).shape == (32 * 64,)
+
+
+def test_conversions_have_no_derivatives() -> None:
+    import tilewire
+
+    x = randn(0, 4, 64).requires_grad_()
+    for y in (*tilewire.dynamic_quant(x), tilewire.nz_from_nd(x), tilewire.trans_quant_param(x.float()[0])):
+        assert not y.requires_grad

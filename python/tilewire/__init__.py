@@ -12,6 +12,7 @@ pack_weight packs a weight once; without it a packed copy of each plain weight i
 Memory of large results is used again once nobody holds them (TILEWIRE_RESULT_CACHE, 256M; 0: never). Calls like one
 made before go a short way in C (TILEWIRE_PLANS; 0: never). prepare makes a call that runs again and again into the same
 result, with nothing left to look up.
+Conversions: dynamic_quant, trans_quant_param, nz_from_nd, nz_to_nd. They can be compiled, too.
 `python -m tilewire.bench` compares these functions with the same calls in C.
 """
 

@@ -9,9 +9,9 @@ from typing import Any, Optional, Sequence
 from torch import Tensor
 
 from ._frame import Frame, Pool, Run, blame, call
-from ._plan import ANY_CPU, again, remember
 from ._lib import AlltoallvGmmArgs, GmmAlltoallvArgs
 from ._operands import columns_of, left_matrix, new_matrix, right_matrix, wrong
+from ._plan import ANY_CPU, again, remember
 from ._tensor import as_counts, require
 from .comm import Communicator
 from .weights import Weight, WeightLike

@@ -1,18 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions: scales as 64-bit patterns, NZ layout, and quantisation of activations."""
+"""Conversions for users: scales as 64-bit patterns, NZ layout, and quantisation of activations.
+
+They can be compiled and traced like the operators of ops.py, and have no derivatives.
+"""
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from ._lib import check, lib
-from ._tensor import as_optional, as_tensor, view
+from . import _convert
+from ._tensor import as_tensor
+from ._watch import watching
 
 __all__ = ["dynamic_quant", "nz_from_nd", "nz_to_nd", "trans_quant_param"]
+
+_ops = torch.ops.tilewire
+_compiling = torch.compiler.is_compiling
+
+
+def _taken(value: Any, name: str) -> Any:
+    """What is compiled are tensors already."""
+    if value is None:
+        return None
+    return (value if _compiling() else as_tensor(value, name)).detach()
+
+
+def _run(operator: Callable, direct: Callable, tensors: Sequence[Any], *rest: Any) -> Any:
+    """Straight to the C library, or through torch.ops.tilewire if PyTorch has to see the call."""
+    seen = _compiling() or watching() or any(t is not None and type(t) is not Tensor for t in tensors)
+    return (operator if seen else direct)(*tensors, *rest)
 
 
 def trans_quant_param(scale: Any, offset: Any = None, round_mode: int = 0) -> Tensor:
@@ -20,45 +39,20 @@ def trans_quant_param(scale: Any, offset: Any = None, round_mode: int = 0) -> Te
     Packs fp32 dequantisation scales (n) or (1,n), and offsets if any, into int64 patterns that int8
     products take. round_mode 0 cuts the scale to 19 bits, 1 rounds it.
     """
-    scale = as_tensor(scale, "scale")
-    offset = as_optional(offset, "offset")
-    shape = scale.shape
-    if offset is not None and offset.numel() > scale.numel():
-        shape = offset.shape
-    out = torch.empty(shape, dtype=torch.int64)
-    views = view(scale, "scale"), None if offset is None else view(offset, "offset"), view(out, "out")
-    second = None if views[1] is None else views[1].address
-    check(lib.tw_trans_quant_param(views[0].address, second, round_mode, views[2].address))
-    return out
+    tensors = _taken(scale, "scale"), _taken(offset, "offset")
+    return _run(_ops.trans_quant_param, _convert.trans_quant_param, tensors, round_mode)
 
 
 def dynamic_quant(x: Any) -> "tuple[Tensor, Tensor]":
     """Quantises each row of x (..., k) to int8 with a scale of its own: (y, scale), x is about y * scale."""
-    x = as_tensor(x, "x")
-    y = torch.empty(x.shape, dtype=torch.int8)
-    scale = torch.empty(x.shape[:-1], dtype=torch.float32)
-    a, b, c = view(x, "x"), view(y, "y"), view(scale, "scale")
-    check(lib.tw_dynamic_quant(a.address, b.address, c.address))
-    return y, scale
+    return _run(_ops.dynamic_quant, _convert.dynamic_quant, [_taken(x, "x")])
 
 
 def nz_from_nd(x: Any) -> Tensor:
     """The matrices of x (..., rows, columns) in NZ layout, as a one-dimensional tensor of x's type."""
-    x = as_tensor(x, "x")
-    a = view(x, "x")
-    n_bytes = ctypes.c_uint64()
-    check(lib.tw_nz_bytes(a.address, ctypes.byref(n_bytes)))
-    nz = torch.empty(n_bytes.value // x.element_size(), dtype=x.dtype)
-    check(lib.tw_nz_from_nd(a.address, nz.data_ptr(), n_bytes.value))
-    return nz
+    return _run(_ops.nz_from_nd, _convert.nz_from_nd, [_taken(x, "x")])
 
 
 def nz_to_nd(nz: Any, shape: Sequence[int]) -> Tensor:
     """The matrices of this shape out of what nz_from_nd gave."""
-    nz = as_tensor(nz, "nz")
-    view(nz, "nz")
-    nz = nz.contiguous()
-    x = torch.empty(tuple(shape), dtype=nz.dtype)
-    into = view(x, "x")
-    check(lib.tw_nz_to_nd(nz.data_ptr(), nz.nbytes, into.address))
-    return x
+    return _run(_ops.nz_to_nd, _convert.nz_to_nd, [_taken(nz, "nz")], list(shape))

@@ -7,6 +7,7 @@ is the transpose of one. Results that are not wanted are empty tensors. Gradient
 
 from __future__ import annotations
 
+import math
 from typing import Optional, Sequence
 
 import torch
@@ -41,6 +42,10 @@ _SCHEMAS = (
     "all_reduce(Tensor x, str group) -> Tensor",
     "reduce_scatter(Tensor x, str group) -> Tensor",
     "return_rows(Tensor x, SymInt[] send_counts, SymInt[] recv_counts, int experts, str group) -> Tensor",
+    "trans_quant_param(Tensor scale, Tensor? offset, int round_mode) -> Tensor",
+    "dynamic_quant(Tensor x) -> (Tensor, Tensor)",
+    "nz_from_nd(Tensor x) -> Tensor",
+    "nz_to_nd(Tensor nz, SymInt[] shape) -> Tensor",
 )
 for _schema in _SCHEMAS:
     library.define(_schema)
@@ -64,7 +69,7 @@ def _nothing(like: Tensor) -> Tensor:
     return like.new_empty((0,))
 
 
-_LOCAL = ("matmul", "grouped_outer")
+_LOCAL = ("matmul", "grouped_outer", "trans_quant_param", "dynamic_quant", "nz_from_nd", "nz_to_nd")
 
 
 def _kernel(name: str, function: object) -> None:
@@ -154,6 +159,10 @@ _kernel("grouped_outer", _grouped_outer)
 _kernel("all_reduce", lambda x, group: collective.all_reduce(x, find(group)))
 _kernel("reduce_scatter", lambda x, group: collective.reduce_scatter(x, find(group)))
 _kernel("return_rows", _return_rows)
+_kernel("trans_quant_param", raw.trans_quant_param)
+_kernel("dynamic_quant", raw.dynamic_quant)
+_kernel("nz_from_nd", raw.nz_from_nd)
+_kernel("nz_to_nd", raw.nz_to_nd)
 
 
 def _fake(name: str):
@@ -221,3 +230,26 @@ def _(x, group):
 @_fake("return_rows")
 def _(x, send, recv, experts, group):
     return x.new_empty((sum(send), *x.shape[1:]))
+
+
+@_fake("trans_quant_param")
+def _(scale, offset, round_mode):
+    like = scale if offset is None or offset.numel() <= scale.numel() else offset
+    return like.new_empty(like.shape, dtype=torch.int64)
+
+
+@_fake("dynamic_quant")
+def _(x):
+    return x.new_empty(x.shape, dtype=torch.int8), x.new_empty(x.shape[:-1], dtype=torch.float32)
+
+
+@_fake("nz_from_nd")
+def _(x):
+    width = 32 if x.element_size() == 1 else 16
+    rows, columns = -(-x.shape[-2] // 16) * 16, -(-x.shape[-1] // width) * width
+    return x.new_empty((math.prod(x.shape[:-2]) * rows * columns,))
+
+
+@_fake("nz_to_nd")
+def _(nz, shape):
+    return nz.new_empty(shape)

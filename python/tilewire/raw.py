@@ -14,6 +14,7 @@ from typing import Optional, Sequence
 import torch
 from torch import Tensor
 
+from ._convert import dynamic_quant, nz_from_nd, nz_to_nd, trans_quant_param
 from ._frame import Pool, Run, blame, call
 from ._grouped import alltoallv_gmm, counted, gmm_alltoallv
 from ._lib import FORMAT_NZ, AllGatherMmArgs, MatmulArgs, MmAllReduceArgs, MmReduceScatterArgs, check, lib
@@ -33,7 +34,6 @@ from ._operands import (
 )
 from ._plan import ANY_CPU, again, remember
 from .comm import Communicator
-from .convert import dynamic_quant, nz_from_nd, nz_to_nd, trans_quant_param
 from .weights import PLAIN_ELEMENTS, Weight, WeightLike, unit_stride
 
 __all__ = [
