@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import torch
-from tilewire import npu
 from torch import Tensor
 
 _RECORDER = Path(__file__).resolve().parent / "recorder"

@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 import spawn
 import torch
+from matrices import randn
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-
-
-def _data(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
 def _leaves(*tensors: Tensor) -> "list[Tensor]":
@@ -40,9 +37,9 @@ def _all_reduce(rank: int, size: int) -> None:
     import torch.distributed.nn.functional as unfused
 
     m, k, n = 6, 128, 96
-    xs, ws = [_data(r, m, k) for r in range(size)], [_data(r + 10, k, n) for r in range(size)]
-    bs, x3s = [_data(r + 20, n) for r in range(size)], [_data(r + 30, m, n) for r in range(size)]
-    gs = [_data(r + 40, m, n) for r in range(size)]
+    xs, ws = [randn(r, m, k) for r in range(size)], [randn(r + 10, k, n) for r in range(size)]
+    bs, x3s = [randn(r + 20, n) for r in range(size)], [randn(r + 30, m, n) for r in range(size)]
+    gs = [randn(r + 40, m, n) for r in range(size)]
     leaves = _leaves(xs[rank], ws[rank], bs[rank], x3s[rank])
     y = tilewire.mm_all_reduce(leaves[0], leaves[1], bias=leaves[2], x3=leaves[3])
     y.backward(gs[rank])
@@ -73,9 +70,9 @@ def _scatter(rank: int, size: int, transposed: bool) -> None:
     import tilewire
 
     m, k, n = 4 * size, 128, 96
-    xs, bs = [_data(r, m, k) for r in range(size)], [_data(r + 20, n) for r in range(size)]
-    ws = [_data(r + 10, n, k) if transposed else _data(r + 10, k, n) for r in range(size)]
-    gs = [_data(r + 40, 4, n) for r in range(size)]
+    xs, bs = [randn(r, m, k) for r in range(size)], [randn(r + 20, n) for r in range(size)]
+    ws = [randn(r + 10, n, k) if transposed else randn(r + 10, k, n) for r in range(size)]
+    gs = [randn(r + 40, 4, n) for r in range(size)]
     x, w, b = _leaves(xs[rank], ws[rank], bs[rank])
     tilewire.mm_reduce_scatter(x, w.t() if transposed else w, bias=b).backward(gs[rank])
     ref = [_doubles([xs[r], ws[r], bs[r]]) for r in range(size)]
@@ -89,9 +86,9 @@ def _gather(rank: int, size: int, gather_output: bool) -> None:
     import tilewire
 
     m, k, n = 4, 128, 96
-    xs, ws = [_data(r, m, k) for r in range(size)], [_data(r + 10, k, n) for r in range(size)]
-    bs, gs = [_data(r + 20, n) for r in range(size)], [_data(r + 40, size * m, n) for r in range(size)]
-    hs = [_data(r + 50, size * m, k) for r in range(size)]
+    xs, ws = [randn(r, m, k) for r in range(size)], [randn(r + 10, k, n) for r in range(size)]
+    bs, gs = [randn(r + 20, n) for r in range(size)], [randn(r + 40, size * m, n) for r in range(size)]
+    hs = [randn(r + 50, size * m, k) for r in range(size)]
     x, w, b = _leaves(xs[rank], ws[rank], bs[rank])
     y, rows = tilewire.all_gather_mm(x, w, bias=b, gather_output=gather_output)
     ref = [_doubles([xs[r], ws[r], bs[r]]) for r in range(size)]
@@ -130,11 +127,11 @@ def _experts(rank: int, size: int, trans: bool, there: bool) -> None:
     held = [sum(map(sum, c[r])) for r in range(size)]
     owed = [sum(c[s][r][j] for s in range(size) for j in range(e)) for r in range(size)]
     rows_in, rows_out = (owed, held) if there else (held, owed)
-    xs = [_data(r, rows_in[r], h) for r in range(size)]
-    ws = [_data(r + 10, e, n, h) if trans else _data(r + 10, e, h, n) for r in range(size)]
-    ss, sw = [_data(r + 20, 5, 40) for r in range(size)], [_data(r + 30, 40, 24) for r in range(size)]
-    gs, hs = [_data(r + 40, rows_out[r], n) for r in range(size)], [_data(r + 50, 5, 24) for r in range(size)]
-    ps = [_data(r + 60, rows_out[r], h) for r in range(size)]
+    xs = [randn(r, rows_in[r], h) for r in range(size)]
+    ws = [randn(r + 10, e, n, h) if trans else randn(r + 10, e, h, n) for r in range(size)]
+    ss, sw = [randn(r + 20, 5, 40) for r in range(size)], [randn(r + 30, 40, 24) for r in range(size)]
+    gs, hs = [randn(r + 40, rows_out[r], n) for r in range(size)], [randn(r + 50, 5, 24) for r in range(size)]
+    ps = [randn(r + 60, rows_out[r], h) for r in range(size)]
 
     leaves = _leaves(xs[rank], ws[rank], ss[rank], sw[rank])
     x, w, s, v = leaves
@@ -207,9 +204,9 @@ def test_experts(size: int, trans: bool, there: bool) -> None:
 def _matmul(rank: int, size: int) -> None:
     import tilewire
 
-    x, w, b, x3 = _leaves(_data(0, 4, 64), _data(1, 64, 32), _data(2, 32), _data(3, 4, 32))
+    x, w, b, x3 = _leaves(randn(0, 4, 64), randn(1, 64, 32), randn(2, 32), randn(3, 4, 32))
     ref = _doubles([t.detach() for t in (x, w, b, x3)])
-    g = _data(4, 4, 32)
+    g = randn(4, 4, 32)
     tilewire.matmul(x, w, bias=b, x3=x3).backward(g)
     (ref[0] @ ref[1] + ref[2] + ref[3]).backward(g.double())
     for got, want, what in zip((x, w, b, x3), ref, ("x1", "x2", "bias", "x3")):
@@ -228,7 +225,7 @@ def _checkpointed(rank: int, size: int) -> None:
     for op in (tilewire.gmm_alltoallv, tilewire.alltoallv_gmm):
         grads = []
         for again in (False, True):
-            x, w, mm_x, mm_w = _leaves(_data(1, 3 * size, 8), _data(2, 1, 8, 4), _data(3, 5, 8), _data(4, 8, 4))
+            x, w, mm_x, mm_w = _leaves(randn(1, 3 * size, 8), randn(2, 1, 8, 4), randn(3, 5, 8), randn(4, 8, 4))
 
             def call(x: Tensor, w: Tensor, mm_x: Tensor, mm_w: Tensor, op: Any = op) -> Tensor:
                 y, mm_y, *_ = op(x, w, counts, counts, mm_x=mm_x, mm_weight=mm_w)
@@ -247,7 +244,7 @@ def test_checkpointed() -> None:
 def _no_gradient(rank: int, size: int) -> None:
     import tilewire
 
-    x, w = _data(0, 4, 64).requires_grad_(), _data(1, 64, 32)
+    x, w = randn(0, 4, 64).requires_grad_(), randn(1, 64, 32)
     with pytest.raises(RuntimeError, match="x2 is a packed weight"):
         tilewire.mm_all_reduce(x, tilewire.pack_weight(w))
     with torch.no_grad():
@@ -264,10 +261,10 @@ def _trained(rank: int, size: int) -> None:
 
     layer = torch.nn.Linear(256, 256, bias=False).bfloat16()
     with torch.no_grad():
-        layer.weight.copy_(_data(1, 256, 256) / 16)
+        layer.weight.copy_(randn(1, 256, 256) / 16)
     optimiser = torch.optim.SGD(layer.parameters(), lr=0.05)
     reference = layer.weight.detach().double()
-    x = _data(2, 8, 256)
+    x = randn(2, 8, 256)
     for _ in range(3):
         y = tilewire.mm_all_reduce(x, layer.weight.t(), replicated=True)
         _close(y, size * (x.double() @ layer.weight.detach().double().t()), "y")

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch import Tensor
-
 import spawn
+import torch
 from matrices import randn
 
 

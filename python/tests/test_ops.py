@@ -8,14 +8,11 @@ import math
 import pytest
 import spawn
 import torch
+from matrices import randn
 
 
 def _seeded(rank: int) -> torch.Generator:
     return torch.Generator().manual_seed(1000 + rank)
-
-
-def _randn(rank: int, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.randn(*shape, generator=_seeded(rank)).to(dtype)
 
 
 def _close(got: torch.Tensor, want: torch.Tensor, bits: int = 7) -> None:
@@ -27,9 +24,9 @@ def _close(got: torch.Tensor, want: torch.Tensor, bits: int = 7) -> None:
 def _all_reduce(rank: int, size: int, dtype: torch.dtype) -> None:
     import tilewire
 
-    xs = [_randn(r, 5, 96, dtype=dtype) for r in range(size)]
-    ws = [_randn(r + 50, 96, 160, dtype=dtype) for r in range(size)]
-    b = [_randn(r + 70, 160, dtype=dtype) for r in range(size)]
+    xs = [randn(r, 5, 96, dtype=dtype) for r in range(size)]
+    ws = [randn(r + 50, 96, 160, dtype=dtype) for r in range(size)]
+    b = [randn(r + 70, 160, dtype=dtype) for r in range(size)]
     want = sum(x.double() @ w.double() for x, w in zip(xs, ws))
     x, w = xs[rank], ws[rank]
     y = tilewire.mm_all_reduce(x, w)
@@ -61,9 +58,9 @@ def test_all_reduce(size: int, dtype: torch.dtype) -> None:
 def _scatter_gather(rank: int, size: int) -> None:
     import tilewire
 
-    xs = [_randn(r, 4 * size, 64) for r in range(size)]
-    ws = [_randn(r + 50, 64, 200) for r in range(size)]
-    b = [_randn(r + 70, 200) for r in range(size)]
+    xs = [randn(r, 4 * size, 64) for r in range(size)]
+    ws = [randn(r + 50, 64, 200) for r in range(size)]
+    b = [randn(r + 70, 200) for r in range(size)]
     want = sum(x.double() @ w.double() + v.double() for x, w, v in zip(xs, ws, b))
     y = tilewire.mm_reduce_scatter(xs[rank], ws[rank], bias=b[rank])
     assert y.shape == (4, 200)
@@ -87,7 +84,7 @@ def test_reduce_scatter_and_all_gather(size: int) -> None:
 def _quantised(rank: int, size: int) -> None:
     import tilewire
 
-    xs = [_randn(r, 4 * size, 64, dtype=torch.float32) for r in range(size)]
+    xs = [randn(r, 4 * size, 64, dtype=torch.float32) for r in range(size)]
     ws = [torch.randint(-100, 100, (64, 48), generator=_seeded(r + 9), dtype=torch.int8) for r in range(size)]
     scale = torch.rand(48, generator=_seeded(3)) * 0.01 + 0.001
     quant = [tilewire.dynamic_quant(x) for x in xs]
@@ -109,7 +106,7 @@ def _quantised(rank: int, size: int) -> None:
     y = tilewire.mm_all_reduce(x, ws[rank], antiquant_scale=aq)
     _close(y, sum(a.half().double() @ (w.half() * aq).double() for a, w in zip(xs, ws)), 8)
     big = torch.randint(-9, 9, (128, 256), generator=_seeded(5), dtype=torch.int8)
-    x = _randn(rank, 3, 128, dtype=torch.float16)
+    x = randn(rank, 3, 128, dtype=torch.float16)
     aq = torch.full((256,), 0.5, dtype=torch.float16)
     first = tilewire.mm_all_reduce(x, big, antiquant_scale=aq)
     aq.mul_(2)
@@ -135,9 +132,9 @@ def _experts(rank: int, size: int) -> None:
     c = _counts(size, e)
     send = [k for row in c[rank] for k in row]
     recv = [c[s][rank][j] for s in range(size) for j in range(e)]
-    xs = [_randn(r, sum(map(sum, c[r])), h) for r in range(size)]
-    ws = [_randn(r + 20, e, h, n) for r in range(size)]
-    shared_x, shared_w = _randn(rank + 40, 6, 32), _randn(rank + 41, 32, 24)
+    xs = [randn(r, sum(map(sum, c[r])), h) for r in range(size)]
+    ws = [randn(r + 20, e, h, n) for r in range(size)]
+    shared_x, shared_w = randn(rank + 40, 6, 32), randn(rank + 41, 32, 24)
     blocks = {}
     for r in range(size):
         at = 0
@@ -174,19 +171,19 @@ def _memory(rank: int, size: int) -> None:
 
     mine = tilewire.symmetric_empty((8, 64), dtype=torch.bfloat16)
     assert not mine.any()
-    mine.copy_(_randn(rank, 8, 64))
+    mine.copy_(randn(rank, 8, 64))
     comm = tilewire.Communicator.from_group()
     comm.barrier()
     other = (rank + 1) % size
-    assert torch.equal(tilewire.symmetric_peer(mine, other), _randn(other, 8, 64))
-    w = _randn(9, 64, 32)
-    want = tilewire.all_gather_mm(_randn(rank, 8, 64), w)[0]
+    assert torch.equal(tilewire.symmetric_peer(mine, other), randn(other, 8, 64))
+    w = randn(9, 64, 32)
+    want = tilewire.all_gather_mm(randn(rank, 8, 64), w)[0]
     assert torch.equal(tilewire.all_gather_mm(mine, w)[0], want)
     with pytest.raises(RuntimeError):
         tilewire.symmetric_empty((1 << 40,))
     comm.barrier()
     comm.close()
-    assert torch.equal(mine, _randn(rank, 8, 64))
+    assert torch.equal(mine, randn(rank, 8, 64))
 
 
 def test_symmetric_memory() -> None:
@@ -197,7 +194,7 @@ def _inputs(rank: int, size: int) -> None:
     import numpy
     import tilewire
 
-    x, w = _randn(rank, 4, 64, dtype=torch.float16), _randn(9, 64, 32, dtype=torch.float16)
+    x, w = randn(rank, 4, 64, dtype=torch.float16), randn(9, 64, 32, dtype=torch.float16)
     want = tilewire.mm_all_reduce(x, w)
 
     class Exporter:
@@ -234,14 +231,14 @@ def _two_groups(rank: int, size: int) -> None:
 
     pairs = [dist.new_group([0, 1]), dist.new_group([1, 2])]
     world = tilewire.Communicator.from_group()
-    x, w = _randn(rank, 3, 64), _randn(9, 64, 32)
+    x, w = randn(rank, 3, 64), randn(9, 64, 32)
     for _ in range(3):
         everyone = tilewire.mm_all_reduce(x, w)
         for first, group in enumerate(pairs):
             if rank in (first, first + 1):
                 y = tilewire.mm_all_reduce(x, w, group)
-                _close(y, (_randn(first, 3, 64).double() + _randn(first + 1, 3, 64).double()) @ w.double())
-        _close(everyone, sum(_randn(r, 3, 64).double() for r in range(size)) @ w.double())
+                _close(y, (randn(first, 3, 64).double() + randn(first + 1, 3, 64).double()) @ w.double())
+        _close(everyone, sum(randn(r, 3, 64).double() for r in range(size)) @ w.double())
     assert world is tilewire.Communicator.from_group(dist.group.WORLD)
 
 

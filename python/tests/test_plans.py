@@ -15,6 +15,7 @@ import pytest
 import spawn  # noqa: F401
 import tilewire
 import torch
+from matrices import randn
 from tilewire import _plan, raw, weights
 from tilewire._lib import lib
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,10 +28,6 @@ def comm():
     made = tilewire.Communicator(None, 0, 1)
     yield made
     made.close()
-
-
-def _randn(seed: int, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def _experts(name: str) -> Callable[..., torch.Tensor]:
@@ -84,10 +81,10 @@ class _Spy:
 def test_the_second_call_does_not_pack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spy = _Spy(monkeypatch, name)
     comm = tilewire.Communicator(None, 0, 1)
-    w = _randn(1, K, N)
+    w = randn(1, K, N)
     assert w.numel() > weights.PLAIN_ELEMENTS
     for seed in range(4):
-        x = _randn(seed, 300, K)
+        x = randn(seed, 300, K)
         assert torch.equal(CALLS[name](x, w, comm), _want(x, w))
         assert spy.packings == 1
     assert spy.packed == [True] * 4
@@ -103,7 +100,7 @@ def test_a_weight_beyond_the_limit_is_packed_once_a_call(name: str, monkeypatch:
     try:
         spy = _Spy(monkeypatch, name)
         comm = tilewire.Communicator(None, 0, 1)
-        x, w = _randn(0, 4, K), _randn(1, K, N)
+        x, w = randn(0, 4, K), randn(1, K, N)
         for calls in (1, 2, 3):
             assert torch.equal(CALLS[name](x, w, comm), _want(x, w))
             assert spy.packings == calls
@@ -118,7 +115,7 @@ def test_operands_change(name: str, shape: "tuple[int, int, int]", comm: tilewir
     m, k, n = shape
     results = []
     for seed in range(5):
-        x, w = _randn(seed, m, k), _randn(seed + 50, k, n)
+        x, w = randn(seed, m, k), randn(seed + 50, k, n)
         results.append((CALLS[name](x, w, comm), _want(x, w)))
         wide = torch.zeros(m, k + 3).bfloat16()
         wide[:, :k] = x
@@ -132,9 +129,9 @@ def test_operands_change(name: str, shape: "tuple[int, int, int]", comm: tilewir
 
 
 def test_rows_of_experts_change(comm: tilewire.Communicator) -> None:
-    w = _randn(9, 2, 8, 16)
+    w = randn(9, 2, 8, 16)
     for send in ([3, 4], [0, 7], [1, 0], [0, 0], [300, 5], [3, 4]):
-        x = _randn(sum(send), sum(send), 8)
+        x = randn(sum(send), sum(send), 8)
         want = torch.cat([_want(x[: send[0]], w[0]), _want(x[send[0] :], w[1])])
         for weight, trans in ((w, False), (w.transpose(1, 2).contiguous(), True), (tilewire.pack_weight(w), False)):
             y, none = tilewire.gmm_alltoallv(x, weight, send, tuple(send), comm, trans_gmm_weight=trans)
@@ -146,7 +143,7 @@ def test_rows_of_experts_change(comm: tilewire.Communicator) -> None:
 
 
 def test_no_rows_are_no_rule_for_others(comm: tilewire.Communicator) -> None:
-    wide, w = _randn(1, 9, 16), _randn(2, 1, 8, 6)
+    wide, w = randn(1, 9, 16), randn(2, 1, 8, 6)
     for n in (0, 4, 0, 1, 9):
         x = wide[:n, ::2]
         for op in (tilewire.gmm_alltoallv, tilewire.alltoallv_gmm):
@@ -155,7 +152,7 @@ def test_no_rows_are_no_rule_for_others(comm: tilewire.Communicator) -> None:
 
 @planned
 def test_finalizers_may_use_the_communicator(comm: tilewire.Communicator) -> None:
-    x, w = _randn(1, 4, 8), _randn(2, 8, 8)
+    x, w = randn(1, 4, 8), randn(2, 8, 8)
     done = threading.Event()
 
     class Cycle:
@@ -182,7 +179,7 @@ def test_finalizers_may_use_the_communicator(comm: tilewire.Communicator) -> Non
 
 
 def test_wrong_counts_after_right_ones(comm: tilewire.Communicator) -> None:
-    x, w = _randn(1, 4, 8), _randn(2, 1, 8, 8)
+    x, w = randn(1, 4, 8), randn(2, 1, 8, 8)
     for _ in range(2):
         tilewire.gmm_alltoallv(x, w, [4], [4], comm)
     for send, recv, name in (
@@ -200,7 +197,7 @@ def test_wrong_counts_after_right_ones(comm: tilewire.Communicator) -> None:
 
 
 def test_options_are_told_apart(comm: tilewire.Communicator) -> None:
-    x, w, bias = _randn(1, 4, 8), _randn(2, 8, 8), _randn(3, 8)
+    x, w, bias = randn(1, 4, 8), randn(2, 8, 8), randn(3, 8)
     for _ in range(3):
         plain = tilewire.mm_all_reduce(x, w, comm)
         assert torch.equal(plain, _want(x, w))
@@ -230,7 +227,7 @@ def test_scales_change(comm: tilewire.Communicator) -> None:
 
 @each
 def test_what_pytorch_has_to_see_is_seen(name: str, comm: tilewire.Communicator) -> None:
-    x, w = _randn(1, 4, 8), _randn(2, 8, 8)
+    x, w = randn(1, 4, 8), randn(2, 8, 8)
     for _ in range(2):
         assert CALLS[name](x, w, comm).grad_fn is None
     assert CALLS[name](x, w.clone().requires_grad_(), comm).grad_fn is not None
@@ -251,10 +248,10 @@ def test_what_pytorch_has_to_see_is_seen(name: str, comm: tilewire.Communicator)
 @pytest.mark.filterwarnings("ignore")
 def test_traced_and_transformed_calls(name: str, comm: tilewire.Communicator) -> None:
     """After a call of the same kind: what is traced is the operator and not its result, and a map has every row."""
-    x, w = _randn(1, 8, K), _randn(2, K, N)
+    x, w = randn(1, 8, K), randn(2, K, N)
     CALLS[name](x, w, comm)
     traced = torch.jit.trace(lambda x: CALLS[name](x, w, comm) + 1, (x,), check_trace=False)
-    other = _randn(3, 8, K)
+    other = randn(3, 8, K)
     assert torch.equal(traced(other), _want(other, w) + 1)
     rows = torch.stack([x, other])
     mapped = torch.func.vmap(lambda x: CALLS[name](x, w, comm))(rows)
@@ -263,7 +260,7 @@ def test_traced_and_transformed_calls(name: str, comm: tilewire.Communicator) ->
 
 @each
 def test_forward_derivatives_are_refused(name: str, comm: tilewire.Communicator) -> None:
-    x, w = _randn(1, 8, K), _randn(2, K, N)
+    x, w = randn(1, 8, K), randn(2, K, N)
     CALLS[name](x, w, comm)
     with pytest.raises(RuntimeError, match="no forward-mode derivatives"):
         torch.func.jvp(lambda x: CALLS[name](x, w, comm), (x,), (x,))
@@ -282,7 +279,7 @@ def test_forward_derivatives_are_refused(name: str, comm: tilewire.Communicator)
 
 @each
 def test_negative_views(name: str, comm: tilewire.Communicator) -> None:
-    x, w = _randn(1, 4, 8), _randn(2, 8, 8)
+    x, w = randn(1, 4, 8), randn(2, 8, 8)
     for a, b in ((x, w), (torch._neg_view(x), w), (x, torch._neg_view(w)), (torch._neg_view(x), torch._neg_view(w))):
         for _ in range(2):
             assert torch.equal(CALLS[name](a, b, comm), _want(a.resolve_neg(), b.resolve_neg()))
@@ -291,7 +288,7 @@ def test_negative_views(name: str, comm: tilewire.Communicator) -> None:
 def test_negative_views_of_scales(comm: tilewire.Communicator) -> None:
     g = torch.Generator().manual_seed(1)
     x, w = (torch.randint(-9, 9, s, generator=g, dtype=torch.int8) for s in ((4, 8), (8, 8)))
-    columns, rows, floats = torch.rand(8, generator=g), torch.rand(4, generator=g), _randn(1, 4, 8)
+    columns, rows, floats = torch.rand(8, generator=g), torch.rand(4, generator=g), randn(1, 4, 8)
     for _ in range(2):
         minus = torch._neg_view(columns)
         y = tilewire.mm_all_reduce(x, w, comm, dequant_scale=columns, pertoken_scale=rows)
@@ -302,12 +299,12 @@ def test_negative_views_of_scales(comm: tilewire.Communicator) -> None:
         scale, minus = columns.bfloat16(), torch._neg_view(columns.bfloat16())
         y = tilewire.mm_all_reduce(floats, w, comm, antiquant_scale=scale)
         assert torch.equal(tilewire.mm_all_reduce(floats, w, comm, antiquant_scale=minus), -y)
-        packed = tilewire.pack_weight(torch._neg_view(_randn(2, 8, 8)))
-        assert torch.equal(tilewire.mm_all_reduce(floats, packed, comm), _want(floats, -_randn(2, 8, 8)))
+        packed = tilewire.pack_weight(torch._neg_view(randn(2, 8, 8)))
+        assert torch.equal(tilewire.mm_all_reduce(floats, packed, comm), _want(floats, -randn(2, 8, 8)))
 
 
 def test_errors_stay_errors(comm: tilewire.Communicator) -> None:
-    x, w = _randn(1, 4, 8), _randn(2, 8, 8)
+    x, w = randn(1, 4, 8), randn(2, 8, 8)
     for _ in range(2):
         tilewire.mm_all_reduce(x, w, comm)
     for wrong, match in (((x.to("meta"), w), "x1"), ((x, w.to("meta")), "x2"), ((x.to_sparse(), w), "x1")):
@@ -321,7 +318,7 @@ def test_errors_stay_errors(comm: tilewire.Communicator) -> None:
 
 def test_a_closed_communicator_stays_closed() -> None:
     comm = tilewire.Communicator(None, 0, 1)
-    x, w = _randn(1, 4, 8), _randn(2, 8, 8)
+    x, w = randn(1, 4, 8), randn(2, 8, 8)
     for _ in range(2):
         tilewire.mm_all_reduce(x, w, comm)
     comm.close()
@@ -348,10 +345,10 @@ def _in_threads(work: Callable[[int], None]) -> None:
 
 
 def test_threads_share_plans(comm: tilewire.Communicator) -> None:
-    w = _randn(1, K, N)
+    w = randn(1, K, N)
 
     def work(i: int) -> None:
-        x = _randn(i, 400, K)
+        x = randn(i, 400, K)
         want = _want(x, w)
         for _ in range(30):
             assert torch.equal(tilewire.mm_all_reduce(x, w, comm), want)
@@ -370,9 +367,9 @@ def test_threads_compute_products_of_their_own() -> None:
 
 
 def test_weights_that_are_gone_are_not_mistaken(comm: tilewire.Communicator) -> None:
-    x = _randn(0, 4, 8)
+    x = randn(0, 4, 8)
     for seed in range(20):
-        w = _randn(seed, 8, 8)
+        w = randn(seed, 8, 8)
         packed = tilewire.pack_weight(w)
         assert torch.equal(tilewire.mm_all_reduce(x, packed, comm), _want(x, w))
         del packed
@@ -389,8 +386,8 @@ def test_plans_can_be_had() -> None:
 @planned
 @each
 def test_the_second_call_is_short(name: str, comm: tilewire.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w = _randn(1, 5, 9), _randn(2, 9, 7)
-    large_x, large_w = _randn(3, 600, K), _randn(4, K, 512)
+    x, w = randn(1, 5, 9), randn(2, 9, 7)
+    large_x, large_w = randn(3, 600, K), randn(4, K, 512)
     want = [CALLS[name](x, w, comm), CALLS[name](large_x, large_w, comm)]
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -401,12 +398,12 @@ def test_the_second_call_is_short(name: str, comm: tilewire.Communicator, monkey
         assert torch.equal(CALLS[name](x.clone(), w.clone(), comm), want[0])
         assert torch.equal(CALLS[name](large_x.clone(), large_w, comm), want[1])
     with pytest.raises(AssertionError, match="long way"):
-        CALLS[name](_randn(1, 5, 8), _randn(2, 8, 7), comm)
+        CALLS[name](randn(1, 5, 8), randn(2, 8, 7), comm)
 
 
 @planned
 def test_equal_options_are_one(comm: tilewire.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, w = _randn(1, 5, 11), _randn(2, 11, 7)
+    x, w = randn(1, 5, 11), randn(2, 11, 7)
     for rounds in (0, 1000):
         want = tilewire.mm_all_reduce(x, w, comm, wire="f32", rounds=rounds, out_dtype=torch.bfloat16)
         with monkeypatch.context() as patch:
@@ -419,15 +416,15 @@ def test_equal_options_are_one(comm: tilewire.Communicator, monkeypatch: pytest.
 
 
 def test_more_calls_than_plans(comm: tilewire.Communicator) -> None:
-    w = _randn(1, 8, 8)
+    w = randn(1, 8, 8)
     for _ in range(2):
         for m in range(1, 400):
-            x = _randn(m, m, 8)
+            x = randn(m, m, 8)
             assert torch.equal(tilewire.mm_all_reduce(x, w, comm), _want(x, w))
 
 
 def test_threads_with_more_calls_than_plans(comm: tilewire.Communicator) -> None:
-    w = _randn(1, 8, 8)
+    w = randn(1, 8, 8)
 
     def work(i: int) -> None:
         for m in range(1, 300):
@@ -440,7 +437,7 @@ def test_threads_with_more_calls_than_plans(comm: tilewire.Communicator) -> None
 @each
 def test_calls_keep_nothing(name: str) -> None:
     comm = tilewire.Communicator(None, 0, 1)
-    x, w, bias = _randn(1, 4, 8), _randn(2, 8, 8), _randn(3, 8)
+    x, w, bias = randn(1, 4, 8), randn(2, 8, 8), randn(3, 8)
     objects = x, w, bias, comm, comm.lock, torch.bfloat16
 
     def calls() -> None:

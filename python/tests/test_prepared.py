@@ -16,19 +16,9 @@ import spawn
 import tilewire
 import torch
 import torch.distributed as dist
+from matrices import randn
 
 K, N = 160, 96
-
-
-@pytest.fixture
-def comm():
-    made = tilewire.Communicator(None, 0, 1)
-    yield made
-    made.close()
-
-
-def _randn(seed: int, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def _int8(seed: int, *shape: int) -> torch.Tensor:
@@ -38,12 +28,12 @@ def _int8(seed: int, *shape: int) -> torch.Tensor:
 def _case(op: str, rank: int, size: int) -> "tuple[Callable[..., Any], list[Any], dict[str, Any], list[torch.Tensor]]":
     """The operator, its arguments, and those tensors among them whose contents change from run to run."""
     seed = 100 * rank
-    x, w = _randn(seed, 6 * size, K), tilewire.pack_weight(_randn(seed + 1, K, N))
+    x, w = randn(seed, 6 * size, K), tilewire.pack_weight(randn(seed + 1, K, N))
     if op == "mm_all_reduce":
-        bias, x3 = _randn(seed + 2, N), _randn(seed + 3, 6 * size, N)
+        bias, x3 = randn(seed + 2, N), randn(seed + 3, 6 * size, N)
         return tilewire.mm_all_reduce, [x, w], {"bias": bias, "x3": x3}, [x, bias, x3]
     if op == "mm_all_reduce_3d":
-        x = _randn(seed, 3, 2 * size, K)
+        x = randn(seed, 3, 2 * size, K)
         return tilewire.mm_all_reduce, [x, w], {"wire": "f32"}, [x]
     if op == "mm_all_reduce_int8":
         x, w = _int8(seed, 5, K), tilewire.pack_weight(_int8(seed + 1, K, N))
@@ -52,7 +42,7 @@ def _case(op: str, rank: int, size: int) -> "tuple[Callable[..., Any], list[Any]
     if op == "mm_reduce_scatter":
         return tilewire.mm_reduce_scatter, [x, w], {}, [x]
     if op == "mm_reduce_scatter_rows":
-        wide = _randn(seed, 6 * size, 2 * K)
+        wide = randn(seed, 6 * size, 2 * K)
         return tilewire.mm_reduce_scatter, [wide[:, :K], w], {}, [wide]
     if op == "all_gather_mm":
         return tilewire.all_gather_mm, [x, w], {}, [x]
@@ -61,12 +51,12 @@ def _case(op: str, rank: int, size: int) -> "tuple[Callable[..., Any], list[Any]
     # experts: rank r sends r + 1 + j rows to expert j of every rank, or back
     out = [rank + 1 + j for _ in range(size) for j in range(2)]
     back = [s + 1 + j for s in range(size) for j in range(2)]
-    experts = tilewire.pack_weight(_randn(seed + 4, 2, K, N))
-    shared = {"mm_x": _randn(seed + 5, 7, K), "mm_weight": w}
+    experts = tilewire.pack_weight(randn(seed + 4, 2, K, N))
+    shared = {"mm_x": randn(seed + 5, 7, K), "mm_weight": w}
     if op == "alltoallv_gmm":
-        x = _randn(seed, sum(out), K)
+        x = randn(seed, sum(out), K)
         return tilewire.alltoallv_gmm, [x, experts, out, back], {"permute_out": True, **shared}, [x, shared["mm_x"]]
-    x = _randn(seed, sum(back), K)
+    x = randn(seed, sum(back), K)
     return tilewire.gmm_alltoallv, [x, experts, back, out], shared, [x, shared["mm_x"]]
 
 
@@ -119,7 +109,7 @@ def test_the_bits_of_the_operator(op: str, size: int) -> None:
 
 def _symmetric(rank: int, size: int) -> bool:
     comm = tilewire.Communicator.from_group()
-    x, w = _randn(rank, 8, K), tilewire.pack_weight(_randn(9, K, N))
+    x, w = randn(rank, 8, K), tilewire.pack_weight(randn(9, K, N))
     out = tilewire.symmetric_empty((8, N), dtype=torch.bfloat16, group=comm)
     run = tilewire.prepare(tilewire.mm_all_reduce, x, w, out=out)
     good = run() is out and torch.equal(out, tilewire.mm_all_reduce(x, w))
@@ -132,7 +122,7 @@ def test_results_go_where_they_are_wished() -> None:
 
 
 def _late(rank: int, size: int) -> bool:
-    x, w = _randn(rank, 8, K), tilewire.pack_weight(_randn(9, K, N))
+    x, w = randn(rank, 8, K), tilewire.pack_weight(randn(9, K, N))
     run = tilewire.prepare(tilewire.mm_reduce_scatter, x, w)
     with pytest.raises(RuntimeError, match="has not been started"):
         run.wait()
@@ -153,14 +143,14 @@ def test_waiting_has_a_limit_and_goes_on() -> None:
 
 
 def test_several_at_once(comm: tilewire.Communicator) -> None:
-    x, weights = _randn(0, 4, K), [tilewire.pack_weight(_randn(i, K, N)) for i in range(5)]
+    x, weights = randn(0, 4, K), [tilewire.pack_weight(randn(i, K, N)) for i in range(5)]
     runs = [tilewire.prepare(tilewire.mm_all_reduce, x, w, comm) for w in weights]
     results = [run() for run in runs for _ in range(2)][::2]
     assert all(torch.equal(y, tilewire.mm_all_reduce(x, w, comm)) for y, w in zip(results, weights))
 
 
 def test_weights_live_as_long(comm: tilewire.Communicator) -> None:
-    x, w = _randn(0, 4, K), _randn(1, K, N)
+    x, w = randn(0, 4, K), randn(1, K, N)
     want = tilewire.mm_all_reduce(x, w, comm)
     bias = torch.zeros(N).bfloat16()
     run = tilewire.prepare(tilewire.mm_all_reduce, x.clone(), tilewire.pack_weight(w), comm, bias=bias)
@@ -171,7 +161,7 @@ def test_weights_live_as_long(comm: tilewire.Communicator) -> None:
 
 
 def test_it_says_which_schedule(comm: tilewire.Communicator) -> None:
-    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run = tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
     assert "mm_all_reduce" in run.explain() and "kernel" in run.explain()
 
 
@@ -179,7 +169,7 @@ def test_it_says_which_schedule(comm: tilewire.Communicator) -> None:
 
 
 def test_closed_calls_tell(comm: tilewire.Communicator) -> None:
-    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run = tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
     run()
     run.close()
     run.close()
@@ -191,7 +181,7 @@ def test_closed_calls_tell(comm: tilewire.Communicator) -> None:
 
 def test_calls_of_a_closed_communicator_tell() -> None:
     comm = tilewire.Communicator(None, 0, 1)
-    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run = tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
     run()
     comm.close()
     for use in (run, run.start, run.test, run.wait, run.explain):
@@ -201,7 +191,7 @@ def test_calls_of_a_closed_communicator_tell() -> None:
 
 
 def test_dropped_ones_are_released(comm: tilewire.Communicator) -> None:
-    x, w = _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N))
+    x, w = randn(0, 4, K), tilewire.pack_weight(randn(1, K, N))
     counts = sys.getrefcount(x), sys.getrefcount(w), sys.getrefcount(comm), sys.getrefcount(comm.lock)
     for _ in range(50):
         run = tilewire.prepare(tilewire.mm_all_reduce, x, w, comm)
@@ -219,7 +209,7 @@ def test_dropped_ones_are_released(comm: tilewire.Communicator) -> None:
 
 def test_closed_while_it_runs(comm: tilewire.Communicator) -> None:
     """What it uses lives as long as the run does, though nobody else refers to it."""
-    x, w = _randn(0, 1024, 2048), _randn(1, 2048, 2048)
+    x, w = randn(0, 1024, 2048), randn(1, 2048, 2048)
     want = tilewire.mm_all_reduce(x, w, comm)
     runs = [tilewire.prepare(tilewire.mm_all_reduce, x.clone(), tilewire.pack_weight(w), comm)]
     got: "list[torch.Tensor]" = []
@@ -235,7 +225,7 @@ def test_closed_while_it_runs(comm: tilewire.Communicator) -> None:
 
 
 def test_cycles_are_collected(comm: tilewire.Communicator) -> None:
-    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run = tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
     run.result.mine = run
     del run
     gc.collect()
@@ -243,7 +233,7 @@ def test_cycles_are_collected(comm: tilewire.Communicator) -> None:
 
 
 def test_fields_are_not_for_writing(comm: tilewire.Communicator) -> None:
-    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run = tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
     if type(run).__mro__[1].__name__ != "PreparedBase":
         pytest.skip("without the extension they are")
     for name in ("result", "comm", "lock", "written"):
@@ -252,7 +242,7 @@ def test_fields_are_not_for_writing(comm: tilewire.Communicator) -> None:
 
 
 def test_after_abort(comm: tilewire.Communicator) -> None:
-    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run = tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
     run()
     comm.abort("enough")
     for use in (run, run.start, run.clocked):
@@ -261,7 +251,7 @@ def test_after_abort(comm: tilewire.Communicator) -> None:
 
 
 def test_after_fork(comm: tilewire.Communicator) -> None:
-    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run = tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
     want = run().clone()
     comm.lock.acquire()  # as another thread may have it
     child = os.fork()
@@ -282,7 +272,7 @@ def test_after_fork(comm: tilewire.Communicator) -> None:
 
 def test_started_and_dropped_ends_the_communicator() -> None:
     comm = tilewire.Communicator(None, 0, 1)
-    x, w = _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N))
+    x, w = randn(0, 4, K), tilewire.pack_weight(randn(1, K, N))
     run = tilewire.prepare(tilewire.mm_all_reduce, x, w, comm)
     run.start()
     del run
@@ -292,13 +282,13 @@ def test_started_and_dropped_ends_the_communicator() -> None:
 
 
 def test_it_belongs_to_its_process(comm: tilewire.Communicator) -> None:
-    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run = tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
     with pytest.raises(RuntimeError, match="cannot be copied or pickled"):
         pickle.dumps(run)
 
 
 def test_threads_that_run_and_close(comm: tilewire.Communicator) -> None:
-    x, w = _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N))
+    x, w = randn(0, 4, K), tilewire.pack_weight(randn(1, K, N))
     want = tilewire.mm_all_reduce(x, w, comm)
     shared = [tilewire.prepare(tilewire.mm_all_reduce, x, w, comm)]
     failures: "list[BaseException]" = []
@@ -329,7 +319,7 @@ def test_threads_that_run_and_close(comm: tilewire.Communicator) -> None:
 
 def test_a_result_saved_for_a_gradient_is_not_overwritten_unseen(comm: tilewire.Communicator) -> None:
     for use in (lambda r: r(), lambda r: r.start() or r.wait(), lambda r: _polled(r)):
-        run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+        run = tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
         p = torch.ones(N, dtype=torch.bfloat16, requires_grad=True)
         loss = (use(run) * p).sum()
         use(run)
@@ -338,7 +328,7 @@ def test_a_result_saved_for_a_gradient_is_not_overwritten_unseen(comm: tilewire.
 
 
 def test_writing_without_gradients_is_seen_too(comm: tilewire.Communicator) -> None:
-    run = tilewire.prepare(tilewire.all_gather_mm, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+    run = tilewire.prepare(tilewire.all_gather_mm, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
     for which, size in ((0, N), (1, K)):
         p = torch.ones(size, dtype=torch.bfloat16, requires_grad=True)
         loss = (run()[which] * p).sum()
@@ -356,8 +346,8 @@ def test_writing_without_gradients_is_seen_too(comm: tilewire.Communicator) -> N
 def test_memory_that_moves_is_seen(comm: tilewire.Communicator) -> None:
     moves = {"result 0": lambda x, y: y.share_memory_(), "x1": lambda x, y: setattr(x, "data", x.clone())}
     for name, move in moves.items():
-        x = _randn(0, 4, K)
-        run = tilewire.prepare(tilewire.mm_all_reduce, x, tilewire.pack_weight(_randn(1, K, N)), comm)
+        x = randn(0, 4, K)
+        run = tilewire.prepare(tilewire.mm_all_reduce, x, tilewire.pack_weight(randn(1, K, N)), comm)
         move(x, run())
         for use in (run, run.start, run.clocked):
             with pytest.raises(RuntimeError, match=f"{name} has other memory than when the call was prepared"):
@@ -365,7 +355,7 @@ def test_memory_that_moves_is_seen(comm: tilewire.Communicator) -> None:
 
 
 def test_forward_derivatives_are_refused(comm: tilewire.Communicator) -> None:
-    x, w = _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N))
+    x, w = randn(0, 4, K), tilewire.pack_weight(randn(1, K, N))
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
         with pytest.raises(RuntimeError, match="cannot be traced or transformed"):
@@ -373,14 +363,14 @@ def test_forward_derivatives_are_refused(comm: tilewire.Communicator) -> None:
 
 
 def test_other_arguments(comm: tilewire.Communicator) -> None:
-    x, w = _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N))
+    x, w = randn(0, 4, K), tilewire.pack_weight(randn(1, K, N))
     run = tilewire.prepare(tilewire.mm_all_reduce, x, w, comm, replicated=True)
     assert torch.equal(run(), tilewire.mm_all_reduce(x, w, comm))
     run.start()
     assert run.wait(float("inf")) is run.result
     with pytest.raises(RuntimeError, match="timeout is nan"):
         run.wait(float("nan"))
-    experts, out = tilewire.pack_weight(_randn(2, 1, K, N)), torch.empty(4, N, dtype=torch.bfloat16)
+    experts, out = tilewire.pack_weight(randn(2, 1, K, N)), torch.empty(4, N, dtype=torch.bfloat16)
     shared = {"mm_x": x, "mm_weight": w}
     for function in (tilewire.gmm_alltoallv, tilewire.alltoallv_gmm):
         run = tilewire.prepare(function, x, experts, [4], [4], comm, out=out, **shared)
@@ -388,7 +378,7 @@ def test_other_arguments(comm: tilewire.Communicator) -> None:
 
 
 def test_inference_mode(comm: tilewire.Communicator) -> None:
-    x, w = _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N))
+    x, w = randn(0, 4, K), tilewire.pack_weight(randn(1, K, N))
     want = tilewire.mm_all_reduce(x, w, comm)
     with torch.inference_mode():
         run = tilewire.prepare(tilewire.mm_all_reduce, x, w, comm)
@@ -399,8 +389,8 @@ def test_inference_mode(comm: tilewire.Communicator) -> None:
 def test_tracing_is_refused(comm: tilewire.Communicator) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    x = _randn(0, 4, K)
-    run = tilewire.prepare(tilewire.mm_all_reduce, x, tilewire.pack_weight(_randn(1, K, N)), comm)
+    x = randn(0, 4, K)
+    run = tilewire.prepare(tilewire.mm_all_reduce, x, tilewire.pack_weight(randn(1, K, N)), comm)
     for use in (run, run.start):
         with pytest.raises(RuntimeError, match="a prepared call cannot be traced"):
             torch.jit.trace(lambda t: t + (use() or 0), (x,))
@@ -409,11 +399,11 @@ def test_tracing_is_refused(comm: tilewire.Communicator) -> None:
 
 
 def test_compiled_code_calls_it(comm: tilewire.Communicator) -> None:
-    x = _randn(0, 4, K)
-    run = tilewire.prepare(tilewire.mm_all_reduce, x, tilewire.pack_weight(_randn(1, K, N)), comm)
+    x = randn(0, 4, K)
+    run = tilewire.prepare(tilewire.mm_all_reduce, x, tilewire.pack_weight(randn(1, K, N)), comm)
     step = torch.compile(lambda t: run() + t, backend="eager")
     for seed in (5, 6):
-        x.copy_(_randn(seed, 4, K))
+        x.copy_(randn(seed, 4, K))
         assert torch.equal(step(torch.ones(N, dtype=torch.bfloat16)), run() + 1)
 
 
@@ -421,7 +411,7 @@ def test_compiled_code_calls_it(comm: tilewire.Communicator) -> None:
 
 
 def _wrong(comm: tilewire.Communicator) -> "list[tuple[str, Callable[[], Any]]]":
-    x, w = _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N))
+    x, w = randn(0, 4, K), tilewire.pack_weight(randn(1, K, N))
     ar, prepare = tilewire.mm_all_reduce, tilewire.prepare
     numpy = x.float().numpy()
 
@@ -436,18 +426,18 @@ def _wrong(comm: tilewire.Communicator) -> "list[tuple[str, Callable[[], Any]]]"
         ("x1 has layout", lambda: prepare(ar, x.to_sparse_csr(), w, comm)),
         ("x1 is a negative view", lambda: prepare(ar, torch._neg_view(x), w, comm)),
         ("function is 'mm_all_reduce'", lambda: prepare("mm_all_reduce", x, w, comm)),
-        ("x2 is not packed", lambda: prepare(ar, x, _randn(1, K, N), comm)),
+        ("x2 is not packed", lambda: prepare(ar, x, randn(1, K, N), comm)),
         ("mm_weight is not packed",
-         lambda: prepare(tilewire.gmm_alltoallv, x, w, [4], [4], comm, mm_x=x, mm_weight=_randn(1, K, N))),
+         lambda: prepare(tilewire.gmm_alltoallv, x, w, [4], [4], comm, mm_x=x, mm_weight=randn(1, K, N))),
         ("x1 is a ndarray; prepared calls take tensors", lambda: prepare(ar, numpy, w, comm)),
         ("x1 wants a gradient", lambda: prepare(ar, x.clone().requires_grad_(), w, comm)),
-        ("bias wants a gradient", lambda: prepare(ar, x, w, comm, bias=_randn(2, N).requires_grad_())),
-        ("x1 is transposed", lambda: prepare(ar, _randn(0, K, 4).t(), w, comm)),
-        (r"x1 has strides \(320, 2\)", lambda: prepare(ar, _randn(0, 4, 2 * K)[:, ::2], w, comm)),
+        ("bias wants a gradient", lambda: prepare(ar, x, w, comm, bias=randn(2, N).requires_grad_())),
+        ("x1 is transposed", lambda: prepare(ar, randn(0, K, 4).t(), w, comm)),
+        (r"x1 has strides \(320, 2\)", lambda: prepare(ar, randn(0, 4, 2 * K)[:, ::2], w, comm)),
         ("x1 is a Odd; prepared calls take plain tensors", lambda: prepare(ar, x.as_subclass(Odd), w, comm)),
         ("bias must be a tensor", lambda: prepare(ar, x, w, comm, bias=[1.0] * N)),
-        ("x1.shape is", lambda: prepare(ar, _randn(0, 4, K - 1), w, comm)),
-        (r"^out.shape is \(4, 97\)", lambda: prepare(ar, x, w, comm, out=_randn(0, 4, N + 1))),
+        ("x1.shape is", lambda: prepare(ar, randn(0, 4, K - 1), w, comm)),
+        (r"^out.shape is \(4, 97\)", lambda: prepare(ar, x, w, comm, out=randn(0, 4, N + 1))),
         ("out must be a tensor, not ndarray", lambda: prepare(ar, x, w, comm, out=numpy)),
         ("wire is 'f64'", lambda: prepare(ar, x, w, comm, wire="f64")),
         ("group 'nobody'", lambda: prepare(ar, x, w, "nobody")),
@@ -460,15 +450,15 @@ def test_wrong_arguments_are_named(comm: tilewire.Communicator) -> None:
             call()
     assert not comm.ops
     with pytest.raises(TypeError, match="missing a required argument: 'x2'"):
-        tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K))
-    run = tilewire.prepare(tilewire.mm_all_reduce, _randn(0, 4, K), tilewire.pack_weight(_randn(1, K, N)), comm)
+        tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K))
+    run = tilewire.prepare(tilewire.mm_all_reduce, randn(0, 4, K), tilewire.pack_weight(randn(1, K, N)), comm)
     with pytest.raises(TypeError):
         run(1)
 
 
 def _differ(rank: int, size: int) -> str:
     """Ranks that prepared different things get an error that tells; the group is fresh, because it is lost then."""
-    x, w = _randn(rank, 4 + 2 * rank, K), tilewire.pack_weight(_randn(9, K, N))
+    x, w = randn(rank, 4 + 2 * rank, K), tilewire.pack_weight(randn(9, K, N))
     run = tilewire.prepare(tilewire.mm_all_reduce, x, w)
     with pytest.raises(RuntimeError) as told:
         run()

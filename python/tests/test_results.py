@@ -15,13 +15,6 @@ M, K, N = 512, 8, 640
 BYTES = 2 * M * N
 
 
-@pytest.fixture
-def comm():
-    made = tilewire.Communicator(None, 0, 1)
-    yield made
-    made.close()
-
-
 def _call(comm: tilewire.Communicator, value: float) -> torch.Tensor:
     assert BYTES >= LEAST_BYTES
     return tilewire.mm_all_reduce(torch.full((M, K), value).half(), torch.ones(K, N).half(), comm)

@@ -10,14 +10,11 @@ import pytest
 import spawn
 import torch
 import torch.distributed as dist
+from matrices import randn
 from torch import Tensor, nn
 
 _OPS = ("fused_all_gather_matmul", "fused_matmul_reduce_scatter")
 _WIDTH = 256
-
-
-def _data(seed: int, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def _close(got: Tensor, want: Tensor, what: str) -> None:
@@ -33,7 +30,7 @@ class _Mlp(nn.Module):
         self.up = nn.Linear(_WIDTH, 4 * _WIDTH, bias=False)
         self.down = nn.Linear(4 * _WIDTH, _WIDTH, bias=False)
         for number, weight in enumerate(self.parameters()):
-            weight.data = _data(number, *weight.shape, dtype=dtype) / weight.shape[1] ** 0.5
+            weight.data = randn(number, *weight.shape, dtype=dtype) / weight.shape[1] ** 0.5
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(torch.relu(self.up(x)))
@@ -74,8 +71,8 @@ def _mlp(rank: int, size: int, dim: int, dtype: torch.dtype) -> None:
 
     enable_symm_mem()
     plain, model = _Mlp(dtype), _parallel(dim, dtype)
-    full = _data(9, 2 * size, 4 * size, _WIDTH, dtype=dtype)
-    x, weight = full.chunk(size, dim)[rank].contiguous(), _data(8, 1, 1, _WIDTH, dtype=dtype)
+    full = randn(9, 2 * size, 4 * size, _WIDTH, dtype=dtype)
+    x, weight = full.chunk(size, dim)[rank].contiguous(), randn(8, 1, 1, _WIDTH, dtype=dtype)
     fast, graphs = _compiled(model)
 
     grads = []
@@ -114,7 +111,7 @@ def _not_enabled(rank: int, size: int) -> None:
     def model(x: Tensor, w: Tensor) -> Tensor:
         return functional.all_gather_single(x, 0, group) @ w
 
-    x, w = _data(rank, 4, 64), _data(7, 64, 32)
+    x, w = randn(rank, 4, 64), randn(7, 64, 32)
     fast, graphs = _compiled(model)
     _close(fast(x, w), model(x, w), "y")
     assert graphs.calls[_OPS[0]] == 0 and graphs.calls["all_gather_into_tensor"] == 1, graphs.calls
@@ -140,8 +137,8 @@ def _kernels(rank: int, size: int, dtype: torch.dtype) -> None:
     for shape in ((4, 64), (2, 6, 64), (2, 6, 4, 64)):
         for dim in range(len(shape)):
             k = 64 * size if dim == len(shape) - 1 else 64
-            shard = _data(rank, *shape, dtype=dtype)
-            Bs = [_data(5, 256, k, dtype=dtype).t(), _data(6, k, 48, dtype=dtype)]
+            shard = randn(rank, *shape, dtype=dtype)
+            Bs = [randn(5, 256, k, dtype=dtype).t(), randn(6, k, 48, dtype=dtype)]
             want_A, want = stock._fused_all_gather_matmul_fallback(shard, Bs, dim, name)
             got_A, got = ops.fused_all_gather_matmul(shard, Bs, dim, name)
             assert torch.equal(got_A, want_A) and got_A.stride() == want_A.stride()
@@ -152,7 +149,7 @@ def _kernels(rank: int, size: int, dtype: torch.dtype) -> None:
                 assert a.stride() == b.stride()
         for dim in range(len(shape)):
             full = [n * size if i == dim and i < len(shape) - 1 else n for i, n in enumerate(shape)]
-            A, B = _data(rank, *full, dtype=dtype), _data(rank + 5, 48 * size, 64, dtype=dtype).t()
+            A, B = randn(rank, *full, dtype=dtype), randn(rank + 5, 48 * size, 64, dtype=dtype).t()
             for op in ("sum", "avg"):
                 a = ops.fused_matmul_reduce_scatter(A, B, op, dim, name)
                 b = stock._fused_matmul_reduce_scatter_fallback(A, B, "sum", dim, name) / (size if op == "avg" else 1)
@@ -173,7 +170,7 @@ def _errors(rank: int, size: int) -> None:
     from tilewire.symm_mem import enable_symm_mem
 
     ops, name = torch.ops.symm_mem, dist.group.WORLD.group_name
-    x, w = _data(rank, 4, 64), _data(7, 64, 32)
+    x, w = randn(rank, 4, 64), randn(7, 64, 32)
     bad = (
         ("gather_dim is 2", lambda: ops.fused_all_gather_matmul(x, [w], 2, name)),
         ("scatter_dim is -3", lambda: ops.fused_matmul_reduce_scatter(x, w, "sum", -3, name)),
