@@ -9,6 +9,7 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
+from ._frame import Pool, blame
 from ._lib import check, lib
 from ._tensor import as_optional, as_tensor, view
 
@@ -29,13 +30,26 @@ def trans_quant_param(scale: Any, offset: Any = None, round_mode: int = 0) -> Te
     return out
 
 
+class _NoStruct(ctypes.Structure):
+    _fields_ = []
+
+
+_quant = Pool(_NoStruct, 3)
+
+
 def dynamic_quant(x: Any) -> "tuple[Tensor, Tensor]":
     """tw_dynamic_quant"""
     x = as_tensor(x, "x")
-    y = torch.empty(x.shape, dtype=torch.int8, device="cpu")
-    scale = torch.empty(x.shape[:-1], dtype=torch.float32, device="cpu")
-    a, b, c = view(x, "x"), view(y, "y"), view(scale, "scale")
-    check(lib.tw_dynamic_quant(a.address, b.address, c.address))
+    frame = _quant.take()
+    v = frame.views
+    try:
+        v[0].fill(x)
+        y = torch.empty(x.shape, dtype=torch.int8, device="cpu")
+        scale = torch.empty(x.shape[:-1], dtype=torch.float32, device="cpu")
+        check(lib.tw_dynamic_quant(v[0].address, v[1].fill(y), v[2].fill(scale)))
+    except Exception as error:
+        blame(error, x=x)
+    _quant.free.append(frame)
     return y, scale
 
 

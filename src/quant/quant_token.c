@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Symmetric int8 with a scale a row. A row is widened to fp32 piece by piece, once for the largest
- * magnitude and once for the quotients. Magnitudes are compared as bits: NaNs are above infinity.
+ * Symmetric int8 with a scale a row: once over it for the largest magnitude, once for the quotients. Those are below
+ * 191: the scale, of at least one bit, was rounded by half a bit at most. Magnitudes are compared as bits: NaNs are
+ * above infinity.
  */
+#include "quant/quant_token.h"
+
 #include "base/tensor.h"
 #include "quant/quant.h"
 
@@ -10,102 +13,84 @@ enum { PIECE = 512 };
 #define INFINITE 0x7f800000u
 #define QUIET_NAN 0x7fc00000u
 
-/* A row, or the rest of one: `n` elements, `step` apart. */
+/* n elements of x, and of y; steps are in bytes. */
 typedef struct row {
-    const void *at;
-    int64_t step;
+    const char *x;
+    char *y;
+    int64_t x_step, y_step;
     int64_t n;
+    int64_t item_bytes;
     uint32_t dtype;
 } row_t;
 
-static void widen_fp32(const float *src, int64_t step, int64_t n, float *dst)
+/* Elements from `first` on that lie, or are copied, one after the other; returns how many. */
+static int64_t piece_of(const row_t *row, int64_t first, char *copy, const void **x_out)
 {
-    for (int64_t i = 0; i < n; i++)
-        dst[i] = src[i * step];
-}
-
-static void widen_fp16(const uint16_t *src, int64_t step, int64_t n, float *dst)
-{
-    for (int64_t i = 0; i < n; i++)
-        dst[i] = twi_f32_from_f16(src[i * step]);
-}
-
-static void widen_bf16(const uint16_t *src, int64_t step, int64_t n, float *dst)
-{
-    for (int64_t i = 0; i < n; i++)
-        dst[i] = twi_f32_from_bf16(src[i * step]);
-}
-
-/* Widens elements first.. into `piece` and returns how many there are. */
-static int64_t widen(const row_t *row, int64_t first, float *piece)
-{
-    const int64_t n = row->n - first < PIECE ? row->n - first : PIECE;
-    if (row->dtype == TWI_FP32)
-        widen_fp32((const float *)row->at + first * row->step, row->step, n, piece);
-    else if (row->dtype == TWI_FP16)
-        widen_fp16((const uint16_t *)row->at + first * row->step, row->step, n, piece);
-    else
-        widen_bf16((const uint16_t *)row->at + first * row->step, row->step, n, piece);
+    const int64_t left = row->n - first, n = left < PIECE ? left : PIECE;
+    const char *x = row->x + first * row->x_step;
+    const bool whole = row->x_step == row->item_bytes;
+    if (!whole)
+        twi_tensor_copy_elements(copy, row->item_bytes, x, row->x_step, n, row->item_bytes);
+    *x_out = whole ? x : copy;
     return n;
 }
 
-static uint32_t largest_magnitude(const row_t *row)
+static uint32_t largest_magnitude(const twi_token_kernels_t *kernels, const row_t *row)
 {
-    float piece[PIECE];
+    char copy[PIECE * sizeof(float)];
     uint32_t largest = 0;
     for (int64_t first = 0; first < row->n; first += PIECE) {
-        const int64_t n = widen(row, first, piece);
-        for (int64_t i = 0; i < n; i++) {
-            const uint32_t magnitude = twi_f32_bits(piece[i]) & 0x7fffffffu;
-            largest = magnitude > largest ? magnitude : largest;
-        }
+        const void *x;
+        const int64_t n = piece_of(row, first, copy, &x);
+        const uint32_t bits = kernels->largest(row->dtype, x, n);
+        largest = bits > largest ? bits : largest;
     }
     return largest;
 }
 
-/* The quotient is below 191: the scale, of at least one bit, was rounded by half a bit at most. */
-static int8_t saturated(float quotient)
+static void divide(const twi_token_kernels_t *kernels, const row_t *row, float scale)
 {
-    const int32_t rounded = twi_quant_rne(quotient);
-    const int32_t above = rounded < -128 ? -128 : rounded;
-    return (int8_t)(above > 127 ? 127 : above);
-}
-
-static void divide(const row_t *row, float scale, int8_t *y, int64_t y_step)
-{
-    float piece[PIECE];
-    int8_t rounded[PIECE];
+    char copy[PIECE * sizeof(float)], rounded[PIECE];
     for (int64_t first = 0; first < row->n; first += PIECE) {
-        const int64_t n = widen(row, first, piece);
-        for (int64_t i = 0; i < n; i++)
-            rounded[i] = saturated(piece[i] / scale);
-        for (int64_t i = 0; i < n; i++)
-            y[(first + i) * y_step] = rounded[i];
+        const void *x;
+        char *y = row->y + first * row->y_step;
+        const int64_t n = piece_of(row, first, copy, &x);
+        const bool whole = row->y_step == 1;
+        kernels->divide(row->dtype, x, n, scale, (int8_t *)(whole ? y : rounded));
+        if (!whole)
+            twi_tensor_copy_elements(y, row->y_step, rounded, 1, n, 1);
     }
 }
 
-static float quantise_row(const row_t *row, int8_t *y, int64_t y_step)
+static float quantise_row(const twi_token_kernels_t *kernels, const row_t *row)
 {
-    const uint32_t largest = largest_magnitude(row);
+    const uint32_t largest = largest_magnitude(kernels, row);
     const float scale = twi_f32_from_bits(largest > INFINITE ? QUIET_NAN : largest) / 127.0f;
     if (largest < INFINITE && scale > 0.0f) {
-        divide(row, scale, y, y_step);
+        divide(kernels, row, scale);
         return scale;
     }
     for (int64_t i = 0; i < row->n; i++)
-        y[i * y_step] = 0;
+        row->y[i * row->y_step] = 0;
     return scale;
 }
 
 void twi_quant_tokens(const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale)
 {
+    const twi_token_kernels_t *kernels = twi_token_kernels(twi_cpu_isa());
     const int n_lead = x->ndim - 1;
-    const int64_t n_rows = twi_tensor_count(x, 0, n_lead), y_step = twi_tensor_stride(y, n_lead);
-    row_t row = {.step = twi_tensor_stride(x, n_lead), .n = x->shape[n_lead], .dtype = twi_tensor_dtype(x)};
+    const int64_t n_rows = twi_tensor_count(x, 0, n_lead), item = (int64_t)twi_tensor_item_bytes(x);
+    row_t row = {
+        .x_step = twi_tensor_stride(x, n_lead) * item,
+        .y_step = twi_tensor_stride(y, n_lead),
+        .n = x->shape[n_lead],
+        .item_bytes = item,
+        .dtype = twi_tensor_dtype(x),
+    };
     for (int64_t i = 0; i < n_rows; i++) {
-        row.at = row.n > 0 ? twi_tensor_at(x, n_lead, i) : NULL;
-        int8_t *out = row.n > 0 ? twi_tensor_at(y, n_lead, i) : NULL;
+        row.x = row.n > 0 ? twi_tensor_at(x, n_lead, i) : NULL;
+        row.y = row.n > 0 ? twi_tensor_at(y, n_lead, i) : NULL;
         float *row_scale = twi_tensor_at(scale, n_lead, i);
-        *row_scale = quantise_row(&row, out, y_step);
+        *row_scale = quantise_row(kernels, &row);
     }
 }

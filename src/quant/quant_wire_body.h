@@ -2,7 +2,7 @@
 /*
  * The kernels of the int8 wire, written once over vectors. The including file, one per ISA level,
  * defines first:
- *   WIRE_NAME              the set
+ *   LEVEL                  (name): the name of this level's set
  *   INLINE, LANES          what makes a function inline, and the elements of a vector
  *   values_t, sums_t       a vector of fp32 and one of int32, with the operators of C
  *   get_f32, get_f16, get_bf16   (p, n): the first n elements at p, 1 <= n <= LANES, as fp32
@@ -16,7 +16,7 @@
  * so that the result may be one of them.
  */
 #include "base/dtype.h"
-#include "quant/quant_wire_level.h"
+#include "quant/quant_level.h"
 
 enum {
     BLOCK = 4,     /* vectors of a step */
@@ -127,4 +127,5 @@ static void dequantise(uint32_t type, const int8_t *p, int64_t rows, int64_t col
     }
 }
 
-const twi_wire_kernels_t WIRE_NAME = {.quantise = quantise, .requantise = requantise, .dequantise = dequantise};
+const twi_wire_kernels_t LEVEL(twi_wire_kernels) = {
+    .quantise = quantise, .requantise = requantise, .dequantise = dequantise};

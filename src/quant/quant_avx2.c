@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The int8 wire with AVX2 and F16C. Partial vectors of fp32 are masked; those of smaller elements go
+ * The int8 wire and per-token int8 with AVX2 and F16C. Partial vectors of fp32 are masked; those of smaller elements go
  * through a zero-filled copy. Any thread.
  */
 #if defined(__x86_64__)
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define WIRE_NAME twi_wire_kernels__avx2
+#define LEVEL(name) name##__avx2
 #define INLINE static inline __attribute__((always_inline))
 
 enum { LANES = 8 };
@@ -67,13 +67,34 @@ INLINE __m128i low_words(__m256i x)
     return _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
 }
 
+/* int32 to int8, in the lower half. */
+INLINE __m128i saturated(__m256i x)
+{
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    return _mm_packs_epi16(words, words);
+}
+
 /* What is too large for int32 converts to its least value: right for negative values, excluded for others. */
 INLINE void put_s8(int8_t *p, values_t v, int n)
 {
     const __m256 most = _mm256_min_ps(_mm256_cvtph_ps(to_half(v)), _mm256_set1_ps(127.0f));
     const __m256i whole = _mm256_cvtps_epi32(_mm256_and_ps(most, _mm256_cmp_ps(v, v, _CMP_ORD_Q)));
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
-    put_bytes(p, _mm_packs_epi16(words, words), n);
+    put_bytes(p, saturated(whole), n);
+}
+
+INLINE void put_nearest(int8_t *p, values_t v, int n)
+{
+    put_bytes(p, saturated(_mm256_cvtps_epi32(v)), n);
+}
+
+INLINE sums_t magnitudes(values_t v)
+{
+    return (sums_t)v & 0x7fffffff;
+}
+
+INLINE sums_t larger(sums_t a, sums_t b)
+{
+    return (sums_t)_mm256_max_epi32((__m256i)a, (__m256i)b);
 }
 
 INLINE void put_f16(void *p, values_t v, int n)
@@ -89,4 +110,6 @@ INLINE void put_bf16(void *p, values_t v, int n)
 }
 
 #include "quant/quant_wire_body.h"
+
+#include "quant/quant_token_body.h"
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The int8 wire with AVX-512 F, BW, DQ and VL. Any thread. */
+/* The int8 wire and per-token int8 with AVX-512 F, BW, DQ and VL. Any thread. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <stdint.h>
 
-#define WIRE_NAME twi_wire_kernels__avx512
+#define LEVEL(name) name##__avx512
 #define INLINE static inline __attribute__((always_inline))
 
 enum { LANES = 16 };
@@ -33,6 +33,14 @@ INLINE void put_words(void *p, __m256i x, int n)
         _mm256_storeu_si256(p, x);
     else
         _mm256_mask_storeu_epi16(p, first(n), x);
+}
+
+INLINE void put_bytes(int8_t *p, __m128i x, int n)
+{
+    if (n == LANES)
+        _mm_storeu_si128((void *)p, x);
+    else
+        _mm_mask_storeu_epi8(p, first(n), x);
 }
 
 INLINE values_t get_f16(const void *p, int n)
@@ -66,11 +74,22 @@ INLINE void put_s8(int8_t *p, values_t v, int n)
 {
     const __m512 most = _mm512_min_ps(_mm512_cvtph_ps(to_half(v)), _mm512_set1_ps(127.0f));
     const __m512i whole = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(v, v, _CMP_ORD_Q), most);
-    const __m128i x = _mm512_cvtsepi32_epi8(whole);
-    if (n == LANES)
-        _mm_storeu_si128((void *)p, x);
-    else
-        _mm_mask_storeu_epi8(p, first(n), x);
+    put_bytes(p, _mm512_cvtsepi32_epi8(whole), n);
+}
+
+INLINE void put_nearest(int8_t *p, values_t v, int n)
+{
+    put_bytes(p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)), n);
+}
+
+INLINE sums_t magnitudes(values_t v)
+{
+    return (sums_t)v & 0x7fffffff;
+}
+
+INLINE sums_t larger(sums_t a, sums_t b)
+{
+    return (sums_t)_mm512_max_epi32((__m512i)a, (__m512i)b);
 }
 
 INLINE void put_f16(void *p, values_t v, int n)
@@ -90,4 +109,6 @@ INLINE void put_bf16(void *p, values_t v, int n)
 }
 
 #include "quant/quant_wire_body.h"
+
+#include "quant/quant_token_body.h"
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The int8 wire in plain C, an element at a time. Any thread. */
+/* The int8 wire and per-token int8 in plain C, an element at a time. Any thread. */
 #include <string.h>
 
 #include "quant/quant.h"
 
-#define WIRE_NAME twi_wire_kernels__portable
+#define LEVEL(name) name##__portable
 #define INLINE static inline
 #define UNUSED __attribute__((unused))
 
@@ -54,6 +54,23 @@ INLINE void put_s8(int8_t *p, values_t v, int n UNUSED)
         *p = (int8_t)(half < -128.0f ? -128 : half > 127.0f ? 127 : twi_quant_rne(half));
 }
 
+INLINE void put_nearest(int8_t *p, values_t v, int n UNUSED)
+{
+    const int32_t rounded = twi_quant_rne(v);
+    const int32_t above = rounded < -128 ? -128 : rounded;
+    *p = (int8_t)(above > 127 ? 127 : above);
+}
+
+INLINE sums_t magnitudes(values_t v)
+{
+    return (sums_t)(twi_f32_bits(v) & 0x7fffffffu);
+}
+
+INLINE sums_t larger(sums_t a, sums_t b)
+{
+    return a > b ? a : b;
+}
+
 INLINE void put_bits(void *p, uint16_t bits)
 {
     memcpy(p, &bits, sizeof bits);
@@ -70,3 +87,5 @@ INLINE void put_bf16(void *p, values_t v, int n UNUSED)
 }
 
 #include "quant/quant_wire_body.h"
+
+#include "quant/quant_token_body.h"
