@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import spawn
 import torch
@@ -198,7 +200,7 @@ def test_conversions(name: str, shape: "tuple[int, ...]", rest: tuple) -> None:
 
     one, other = (randn(seed, *shape).float() for seed in (0, 1))
     torch.library.opcheck(getattr(torch.ops.tilewire, name), (one, *rest))
-    for again in (torch.jit.trace(convert, (one,)), _compiled(convert, False), _compiled(convert, True)):
+    for again in (torch.jit.trace(convert, (one,)), _compiled(convert, False)):
         _same(again(other), convert(other))
 
 
@@ -212,9 +214,57 @@ def test_nz_of_bytes_is_wider() -> None:
     assert fake.shape == tilewire.nz_from_nd(x).shape == (32 * 64,)
 
 
+def test_conversions_of_any_size() -> None:
+    import tilewire
+
+    def there_and_back(x):
+        return tilewire.nz_to_nd(tilewire.nz_from_nd(x), x.shape), *tilewire.dynamic_quant(x)
+
+    fast = _compiled(there_and_back, True)
+    for m, n in ((3, 17), (5, 33), (16, 64), (40, 3)):
+        x = randn(m, m, n)
+        _same(fast(x), there_and_back(x))
+        _same(torch.jit.trace(there_and_back, (x,))(x + 1), there_and_back(x + 1))
+
+
 def test_conversions_have_no_derivatives() -> None:
     import tilewire
 
+    def convert(x):
+        return *tilewire.dynamic_quant(x), tilewire.nz_from_nd(x), tilewire.trans_quant_param(x.float()[0])
+
     x = randn(0, 4, 64).requires_grad_()
-    for y in (*tilewire.dynamic_quant(x), tilewire.nz_from_nd(x), tilewire.trans_quant_param(x.float()[0])):
-        assert not y.requires_grad
+    for made in (convert(x), _compiled(convert, False)(x), torch.ops.tilewire.dynamic_quant(x)):
+        assert not any(y.requires_grad for y in made)
+
+
+def test_compiled_conversions_refuse_what_others_do() -> None:
+    import tilewire
+
+    with pytest.raises(RuntimeError, match="nd.ndim is 1, must be at least 2"):
+        _compiled(tilewire.nz_from_nd, False)(torch.ones(4))
+    with pytest.raises(RuntimeError, match="x.ndim is 0, must be at least 1"):
+        _compiled(tilewire.dynamic_quant, False)(torch.ones(()))
+
+
+def test_arrays_while_another_thread_compiles() -> None:
+    """Whether anything is compiled is told of the process, not of the thread."""
+    import tilewire
+
+    x = randn(0, 4, 64).float()
+    threaded = []
+
+    def backend(graph, example_inputs):
+        def work():
+            threaded.append((tilewire.dynamic_quant(x.numpy()), tilewire.matmul(x.numpy(), x.t().numpy())))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return graph.forward
+
+    torch._dynamo.reset()
+    torch.compile(lambda t: t + 1, backend=backend)(x)
+    quantised, product = threaded[0]
+    _same(quantised, tilewire.dynamic_quant(x))
+    _same([product], [tilewire.matmul(x, x.t())])

@@ -18,19 +18,18 @@ from ._watch import watching
 __all__ = ["dynamic_quant", "nz_from_nd", "nz_to_nd", "trans_quant_param"]
 
 _ops = torch.ops.tilewire
-_compiling = torch.compiler.is_compiling
+_tracing = torch.compiler.is_dynamo_compiling
+_TENSORS = frozenset((Tensor, torch.nn.Parameter))
 
 
 def _taken(value: Any, name: str) -> Any:
-    """What is compiled are tensors already."""
-    if value is None:
-        return None
-    return (value if _compiling() else as_tensor(value, name)).detach()
+    """as_tensor; of a tensor that is compiled there is nothing to see yet, and nothing to do."""
+    return value if value is None or _tracing() and isinstance(value, Tensor) else as_tensor(value, name)
 
 
 def _run(operator: Callable, direct: Callable, tensors: Sequence[Any], *rest: Any) -> Any:
     """Straight to the C library, or through torch.ops.tilewire if PyTorch has to see the call."""
-    seen = _compiling() or watching() or any(t is not None and type(t) is not Tensor for t in tensors)
+    seen = _tracing() or watching() or any(t is not None and type(t) not in _TENSORS for t in tensors)
     return (operator if seen else direct)(*tensors, *rest)
 
 
@@ -55,4 +54,5 @@ def nz_from_nd(x: Any) -> Tensor:
 
 def nz_to_nd(nz: Any, shape: Sequence[int]) -> Tensor:
     """The matrices of this shape out of what nz_from_nd gave."""
-    return _run(_ops.nz_to_nd, _convert.nz_to_nd, [_taken(nz, "nz")], list(shape))
+    sizes = [int(n) if isinstance(n, Tensor) else n for n in shape]  # torch.jit.trace makes tensors of sizes
+    return _run(_ops.nz_to_nd, _convert.nz_to_nd, [_taken(nz, "nz")], sizes)

@@ -2,7 +2,8 @@
 """torch.ops.tilewire.*: the operators as PyTorch sees them, with kernels for tracing.
 
 A communicator is passed by name, a packed weight by its key; "" says that x2 is a tensor, TURNED that it
-is the transpose of one. Results that are not wanted are empty tensors. Gradients are in autograd.py.
+is the transpose of one. Results that are not wanted are empty tensors. Gradients are in autograd.py;
+conversions have none.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _nothing(like: Tensor) -> Tensor:
     return like.new_empty((0,))
 
 
-_LOCAL = ("matmul", "grouped_outer", "trans_quant_param", "dynamic_quant", "nz_from_nd", "nz_to_nd")
+_LOCAL = ("matmul", "grouped_outer")
+_CONVERSIONS = ("trans_quant_param", "dynamic_quant", "nz_from_nd", "nz_to_nd")
 
 
 def _kernel(name: str, function: object) -> None:
@@ -159,10 +161,9 @@ _kernel("grouped_outer", _grouped_outer)
 _kernel("all_reduce", lambda x, group: collective.all_reduce(x, find(group)))
 _kernel("reduce_scatter", lambda x, group: collective.reduce_scatter(x, find(group)))
 _kernel("return_rows", _return_rows)
-_kernel("trans_quant_param", raw.trans_quant_param)
-_kernel("dynamic_quant", raw.dynamic_quant)
-_kernel("nz_from_nd", raw.nz_from_nd)
-_kernel("nz_to_nd", raw.nz_to_nd)
+for _name in _CONVERSIONS:
+    library.impl(_name, getattr(raw, _name), "CPU")
+    library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 
 def _fake(name: str):
@@ -240,11 +241,13 @@ def _(scale, offset, round_mode):
 
 @_fake("dynamic_quant")
 def _(x):
+    torch._check(x.dim() >= 1, lambda: f"x.ndim is {x.dim()}, must be at least 1")
     return x.new_empty(x.shape, dtype=torch.int8), x.new_empty(x.shape[:-1], dtype=torch.float32)
 
 
 @_fake("nz_from_nd")
 def _(x):
+    torch._check(x.dim() >= 2, lambda: f"nd.ndim is {x.dim()}, must be at least 2")
     width = 32 if x.element_size() == 1 else 16
     rows, columns = -(-x.shape[-2] // 16) * 16, -(-x.shape[-1] // width) * width
     return x.new_empty((math.prod(x.shape[:-2]) * rows * columns,))

@@ -142,7 +142,7 @@ def mm_all_reduce(
         y = _quick("tw_mm_all_reduce", x1, x2, group, rest, (wire, rounds, out_dtype))
         if y is not None:
             return y
-    if not _compiling():
+    if not _tracing():
         x1, x2 = as_tensor(x1, "x1"), _taken(x2, "x2")
         bias, x3 = as_optional(bias, "bias"), as_optional(x3, "x3")
         antiquant_scale = as_optional(antiquant_scale, "antiquant_scale")
@@ -185,7 +185,7 @@ def mm_reduce_scatter(
         y = _quick("tw_mm_reduce_scatter", x1, x2, group, (bias, x1_scale, x2_scale), (wire, rounds, out_dtype))
         if y is not None:
             return y
-    if not _compiling():
+    if not _tracing():
         x1, x2, bias = as_tensor(x1, "x1"), _taken(x2, "x2"), as_optional(bias, "bias")
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
         if not _watched(x1, x2, bias):
@@ -217,7 +217,7 @@ def all_gather_mm(
         y = _quick("tw_all_gather_mm", x1, x2, group, (bias, x1_scale, x2_scale), options)
         if y is not None:
             return y if gather_output else (y, None)
-    if not _compiling():
+    if not _tracing():
         x1, x2, bias = as_tensor(x1, "x1"), _taken(x2, "x2"), as_optional(bias, "bias")
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
         if not _watched(x1, x2, bias):
@@ -236,7 +236,7 @@ def _wants_grad(x2: Any) -> bool:
 
 
 def _listed(counts: Any, name: str) -> "list[int]":
-    if not _compiling():
+    if not _tracing():
         return as_counts(counts, name)
     return counts.tolist() if isinstance(counts, Tensor) else list(counts)
 
@@ -269,7 +269,7 @@ def gmm_alltoallv(
         if found is not None:
             return found
     send, recv = _listed(send_counts, "send_counts"), _listed(recv_counts, "recv_counts")
-    if not _compiling():
+    if not _tracing():
         gmm_x, gmm_weight = as_tensor(gmm_x, "gmm_x"), _taken(gmm_weight, "gmm_weight")
         mm_x = as_optional(mm_x, "mm_x")
         mm_weight = None if mm_weight is None else _taken(mm_weight, "mm_weight")
@@ -314,7 +314,7 @@ def alltoallv_gmm(
         if found is not None:
             return found[0], None, found[1]
     send, recv = _listed(send_counts, "send_counts"), _listed(recv_counts, "recv_counts")
-    if not _compiling():
+    if not _tracing():
         gmm_x, gmm_weight = as_tensor(gmm_x, "gmm_x"), _taken(gmm_weight, "gmm_weight")
         mm_x = as_optional(mm_x, "mm_x")
         mm_weight = None if mm_weight is None else _taken(mm_weight, "mm_weight")
@@ -353,7 +353,7 @@ def matmul(
     group: whose workers compute; None: the calling thread. counts: groups of rows of x1, each with its
     own matrix of x2 (e,k,n). out_dtype may be fp32; int8 without dequant_scale gives int32.
     """
-    if not _compiling():
+    if not _tracing():
         x1, x2 = as_tensor(x1, "x1"), _taken(x2, "x2")
         bias, x3 = as_optional(bias, "bias"), as_optional(x3, "x3")
         antiquant_scale = as_optional(antiquant_scale, "antiquant_scale")

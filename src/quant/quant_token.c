@@ -37,7 +37,7 @@ static int64_t piece_of(const row_t *row, int64_t first, char *copy, const void 
 
 static uint32_t largest_magnitude(const twi_token_kernels_t *kernels, const row_t *row)
 {
-    char copy[PIECE * sizeof(float)];
+    _Alignas(float) char copy[PIECE * sizeof(float)];
     uint32_t largest = 0;
     for (int64_t first = 0; first < row->n; first += PIECE) {
         const void *x;
@@ -50,7 +50,8 @@ static uint32_t largest_magnitude(const twi_token_kernels_t *kernels, const row_
 
 static void divide(const twi_token_kernels_t *kernels, const row_t *row, float scale)
 {
-    char copy[PIECE * sizeof(float)], rounded[PIECE];
+    _Alignas(float) char copy[PIECE * sizeof(float)];
+    char rounded[PIECE];
     for (int64_t first = 0; first < row->n; first += PIECE) {
         const void *x;
         char *y = row->y + first * row->y_step;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of per-token int8, written once over vectors, as quant_wire_body.h describes them. Besides, the including
- * file defines:
+ * The kernels of per-token int8, written once over vectors, as quant_wire_body.h describes them, which comes first and
+ * has get16. Besides, the including file defines:
  *   magnitudes     (values): their bits without the sign, as int32
  *   larger         (sums_t, sums_t): the larger of each two
  *   put_nearest    (p, values, n): the values rounded to int8, ties to even, saturated

@@ -195,6 +195,54 @@ TEST(tokens_strides)
     }
 }
 
+/* A row of k elements that lie x_step apart, to where they lie y_step apart, against the same row made contiguous. */
+static void check_steps(int64_t k, int64_t x_step, int64_t y_step, float special)
+{
+    const int64_t x_span = (k - 1) * llabs(x_step) + 1, y_span = (k - 1) * llabs(y_step) + 1;
+    float *x = must_alloc((size_t)x_span * sizeof *x), *plain_x = must_alloc((size_t)k * sizeof *x);
+    int8_t *y = must_alloc((size_t)y_span), *plain_y = must_alloc((size_t)k);
+    float *x_first = x_step < 0 ? x + x_span - 1 : x, scale = 0, plain_scale = 0;
+    int8_t *y_first = y_step < 0 ? y + y_span - 1 : y;
+    int64_t shape[] = {k}, x_strides[] = {x_step}, y_strides[] = {y_step};
+    tw_tensor_t in = make_tensor(x_first, type_fp32, 1, shape), out = make_tensor(y_first, type_int8, 1, shape);
+    const tw_tensor_t plain_in = make_tensor(plain_x, type_fp32, 1, shape);
+    const tw_tensor_t plain_out = make_tensor(plain_y, type_int8, 1, shape);
+    const tw_tensor_t scales = make_tensor(&scale, type_fp32, 0, NULL);
+    const tw_tensor_t plain_scales = make_tensor(&plain_scale, type_fp32, 0, NULL);
+    in.strides = x_strides;
+    out.strides = y_strides;
+    for (int64_t i = 0; i < x_span; i++)
+        x[i] = special == 0.0f ? 0.0f : (float)(random_bits() % 1000u) - 500.0f;
+    x_first[k / 2 * x_step] = special;
+    for (int64_t i = 0; i < k; i++)
+        plain_x[i] = x_first[i * x_step];
+    memset(y, 0x55, (size_t)y_span);
+    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    CHECK_OK(tw_dynamic_quant(&plain_in, &plain_out, &plain_scales));
+    CHECK_EQ(twi_f32_bits(scale), twi_f32_bits(plain_scale));
+    for (int64_t i = 0; i < y_span; i++) {
+        const bool ours = i % llabs(y_step) == 0;
+        const int64_t at = i / llabs(y_step);
+        CHECK_EQ(y[i], ours ? plain_y[y_step < 0 ? k - 1 - at : at] : 0x55);
+    }
+    free(x);
+    free(plain_x);
+    free(y);
+    free(plain_y);
+}
+
+TEST(tokens_steps)
+{
+    static const int64_t lengths[] = {1, 5, 513, 1500}, x_steps[] = {1, 3, -1, -2, 0}, y_steps[] = {1, 2, -1, -3};
+    static const float specials[] = {1000.0f, 0.0f, INFINITY, NAN};
+    random_start();
+    for (int k = 0; k < LENGTH(lengths); k++)
+        for (int i = 0; i < LENGTH(x_steps); i++)
+            for (int j = 0; j < LENGTH(y_steps); j++)
+                for (int s = 0; s < LENGTH(specials); s++)
+                    check_steps(lengths[k], x_steps[i], y_steps[j], specials[s]);
+}
+
 TEST(tokens_empty)
 {
     int64_t no_rows[] = {0, 4}, no_columns[] = {3, 0};
