@@ -13,13 +13,12 @@ from torch import Tensor
 
 from . import _convert
 from ._tensor import as_tensor
-from ._watch import watching
+from ._watch import watched
 
 __all__ = ["dynamic_quant", "nz_from_nd", "nz_to_nd", "trans_quant_param"]
 
 _ops = torch.ops.tilewire
 _tracing = torch.compiler.is_dynamo_compiling
-_TENSORS = frozenset((Tensor, torch.nn.Parameter))
 
 
 def _taken(value: Any, name: str) -> Any:
@@ -29,8 +28,7 @@ def _taken(value: Any, name: str) -> Any:
 
 def _run(operator: Callable, direct: Callable, tensors: Sequence[Any], *rest: Any) -> Any:
     """Straight to the C library, or through torch.ops.tilewire if PyTorch has to see the call."""
-    seen = _tracing() or watching() or any(t is not None and type(t) not in _TENSORS for t in tensors)
-    return (operator if seen else direct)(*tensors, *rest)
+    return (operator if _tracing() or watched(*tensors) else direct)(*tensors, *rest)
 
 
 def trans_quant_param(scale: Any, offset: Any = None, round_mode: int = 0) -> Tensor:

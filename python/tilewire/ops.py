@@ -19,7 +19,7 @@ from torch import Tensor
 from . import autograd, raw  # noqa: F401
 from ._plan import SEEN_CPU, again
 from ._tensor import as_counts, as_optional, as_tensor
-from ._watch import watching
+from ._watch import TENSORS, watched, watching
 from .comm import CommLike, Communicator, resolve
 from .dispatch import TURNED
 from .weights import Weight, WeightLike
@@ -29,29 +29,11 @@ __all__ = ["all_gather_mm", "alltoallv_gmm", "gmm_alltoallv", "matmul", "mm_all_
 _ops = torch.ops.tilewire
 _compiling = torch.compiler.is_compiling
 _tracing = torch.compiler.is_dynamo_compiling
-_grad_enabled = torch.is_grad_enabled
-_TENSORS = frozenset((Tensor, torch.nn.Parameter))
-_PLAIN = _TENSORS | {Weight}
-
-
-def _watched(*tensors: Any) -> bool:
-    """Whether PyTorch has to see a call with these arguments."""
-    if watching():
-        return True
-    grad = _grad_enabled()
-    for t in tensors:
-        kind = type(t)
-        if kind in _PLAIN:
-            if grad and t.requires_grad or t.is_neg():
-                return True
-        elif isinstance(t, Tensor):
-            return True
-    return False
 
 
 def _quick(name: str, x1: Any, x2: Any, group: CommLike, rest: tuple, options: tuple) -> Any:
     """The result of a call, if one like it was made before and PyTorch need not see it; see _plan.again."""
-    if type(x1) not in _TENSORS:
+    if type(x1) not in TENSORS:
         return None
     comm = group if type(group) is Communicator else resolve(group)
     return again(comm, name, SEEN_CPU, x1, x2, rest, options)
@@ -61,10 +43,10 @@ def _quick_grouped(
     name: str, x: Any, weight: Any, send: Any, recv: Any, group: CommLike, transposed: bool, options: tuple
 ) -> "Optional[tuple[Tensor, Optional[Tensor]]]":
     """_quick of the operators of expert parallelism, without a shared expert."""
-    if type(x) not in _TENSORS:
+    if type(x) not in TENSORS:
         return None
     if transposed:
-        if watching() or type(weight) not in _TENSORS or weight.dim() < 2:
+        if watching() or type(weight) not in TENSORS or weight.dim() < 2:
             return None
         weight = weight.transpose(-1, -2)
     comm = group if type(group) is Communicator else resolve(group)
@@ -151,7 +133,7 @@ def mm_all_reduce(
         pertoken_scale = as_optional(pertoken_scale, "pertoken_scale")
         comm_quant_scale_1 = as_optional(comm_quant_scale_1, "comm_quant_scale_1")
         comm_quant_scale_2 = as_optional(comm_quant_scale_2, "comm_quant_scale_2")
-        if not _watched(x1, x2, bias, x3):
+        if not watched(x1, x2, bias, x3):
             return raw.mm_all_reduce(
                 x1, x2, resolve(group), bias, x3, antiquant_scale, antiquant_offset, antiquant_group_size,
                 dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2, wire, rounds, out_dtype,
@@ -188,7 +170,7 @@ def mm_reduce_scatter(
     if not _tracing():
         x1, x2, bias = as_tensor(x1, "x1"), _taken(x2, "x2"), as_optional(bias, "bias")
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
-        if not _watched(x1, x2, bias):
+        if not watched(x1, x2, bias):
             return raw.mm_reduce_scatter(x1, x2, resolve(group), bias, x1_scale, x2_scale, out_dtype, wire, rounds)
     return _ops.mm_reduce_scatter(x1, *_split(x2), _made(group), bias, x1_scale, x2_scale, out_dtype, wire, rounds)
 
@@ -220,7 +202,7 @@ def all_gather_mm(
     if not _tracing():
         x1, x2, bias = as_tensor(x1, "x1"), _taken(x2, "x2"), as_optional(bias, "bias")
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
-        if not _watched(x1, x2, bias):
+        if not watched(x1, x2, bias):
             comm = resolve(group)
             return raw.all_gather_mm(x1, x2, comm, bias, gather_output, x1_scale, x2_scale, out_dtype, rounds)
     if _wants_grad(x2):
@@ -232,11 +214,11 @@ def all_gather_mm(
 
 
 def _wants_grad(x2: Any) -> bool:
-    return not isinstance(x2, Weight) and _grad_enabled() and x2.requires_grad
+    return not isinstance(x2, Weight) and torch.is_grad_enabled() and x2.requires_grad
 
 
 def _listed(counts: Any, name: str) -> "list[int]":
-    if not _tracing():
+    if not _compiling():
         return as_counts(counts, name)
     return counts.tolist() if isinstance(counts, Tensor) else list(counts)
 
@@ -273,7 +255,7 @@ def gmm_alltoallv(
         gmm_x, gmm_weight = as_tensor(gmm_x, "gmm_x"), _taken(gmm_weight, "gmm_weight")
         mm_x = as_optional(mm_x, "mm_x")
         mm_weight = None if mm_weight is None else _taken(mm_weight, "mm_weight")
-        if not _watched(gmm_x, gmm_weight, mm_x, mm_weight):
+        if not watched(gmm_x, gmm_weight, mm_x, mm_weight):
             return raw.gmm_alltoallv(
                 gmm_x, gmm_weight, send, recv, resolve(group), mm_x, mm_weight, trans_gmm_weight, trans_mm_weight,
                 rounds,
@@ -318,7 +300,7 @@ def alltoallv_gmm(
         gmm_x, gmm_weight = as_tensor(gmm_x, "gmm_x"), _taken(gmm_weight, "gmm_weight")
         mm_x = as_optional(mm_x, "mm_x")
         mm_weight = None if mm_weight is None else _taken(mm_weight, "mm_weight")
-        if not _watched(gmm_x, gmm_weight, mm_x, mm_weight):
+        if not watched(gmm_x, gmm_weight, mm_x, mm_weight):
             return raw.alltoallv_gmm(
                 gmm_x, gmm_weight, send, recv, resolve(group), mm_x, mm_weight, trans_gmm_weight, trans_mm_weight,
                 permute_out, rounds,
@@ -360,7 +342,7 @@ def matmul(
         antiquant_offset = as_optional(antiquant_offset, "antiquant_offset")
         dequant_scale = as_optional(dequant_scale, "dequant_scale")
         pertoken_scale = as_optional(pertoken_scale, "pertoken_scale")
-        if not _watched(x1, x2, bias, x3):
+        if not watched(x1, x2, bias, x3):
             return raw.matmul(
                 x1, x2, None if group is None else resolve(group), bias, x3, antiquant_scale, antiquant_offset,
                 antiquant_group_size, dequant_scale, pertoken_scale, counts, out_dtype,

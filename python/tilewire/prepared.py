@@ -17,7 +17,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Optional
 
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 from torch.nn import Parameter
 
 from . import ops, raw
@@ -194,7 +194,7 @@ def _check(name: str, value: Any) -> None:
         kind = "negative view" if value.is_neg() else type(value).__name__
         wrong(name, f"is a {kind}; prepared calls take plain tensors")
     require(value, name)
-    if value.requires_grad and ops._grad_enabled():
+    if value.requires_grad and is_grad_enabled():
         wrong(name, "wants a gradient; prepared calls have none: detach it, or prepare under torch.no_grad()")
     if name in _LEFT and not value.is_contiguous() and left_matrix(value, name) is not value:
         wrong(name, f"has strides {value.stride()}; a prepared call does not copy it: its rows must be contiguous")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tilewire._plan import again, alias
 from tilewire._tensor import empty
-from tilewire._watch import refuse_tangents, watching
+from tilewire._watch import TENSORS, refuse_tangents, watching
 from tilewire.comm import Communicator
 
 from .._alias import LARGE_ELEMENTS, to_npu
@@ -20,19 +20,18 @@ from ..distributed._group import communicators
 
 _compiled = torch.compiler.is_dynamo_compiling
 _grad_enabled = torch.is_grad_enabled
-_TENSORS = frozenset((Tensor, torch.nn.Parameter))
 _UNPLANNED = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 _NPU = "npu"
 
 
 def _plain(x: Any, index: int) -> bool:
     """Whether a tensor of this npu may take the short way."""
-    return type(x) in _TENSORS and x.get_device() == index and not (x.requires_grad and _grad_enabled() or x.is_neg())
+    return type(x) in TENSORS and x.get_device() == index and not (x.requires_grad and _grad_enabled() or x.is_neg())
 
 
 def _index(x1: Any, x2: Any) -> int:
     """The npu that both are on; -1 if they may not take the short way."""
-    if _compiled() or type(x1) not in _TENSORS:
+    if _compiled() or type(x1) not in TENSORS:
         return -1
     if watching():
         refuse_tangents(x1, x2)
