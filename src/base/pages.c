@@ -8,10 +8,12 @@
 
 #define PAGE_BYTES ((size_t)4096)
 #define HUGE_BYTES ((size_t)2 << 20)
+#define HUGE_LEAST \
+    (HUGE_BYTES / 8) /* so many bytes are worth a huge page: panels of a strip are read again and again */
 
 void *twi_pages_map(size_t *bytes)
 {
-    const size_t unit = *bytes >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES;
+    const size_t unit = *bytes >= HUGE_LEAST ? HUGE_BYTES : PAGE_BYTES;
     if (*bytes > SIZE_MAX / 2)
         return NULL;
     const size_t whole = (*bytes + unit - 1) / unit * unit, slack = unit == HUGE_BYTES ? HUGE_BYTES : 0;

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* *bytes: how many are wanted, and then mapped: whole pages, from 2 MiB on whole huge ones. NULL: no memory. */
+/* *bytes: how many are wanted, and then mapped: whole pages, from 256 KiB on whole huge ones. NULL: no memory. */
 void *twi_pages_map(size_t *bytes);
 
 /* What twi_pages_map returned, and its bytes; NULL is fine. */
