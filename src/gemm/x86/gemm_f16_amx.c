@@ -2,7 +2,7 @@
 /*
  * fp16 on AMX machines that multiply bf16 only: each factor is the exact sum of two bf16 (F16X2), and
  * all four products are summed, so that nothing of a product is lost; none of the values is a denormal
- * bf16. The order for an element is hi*hi, lo*hi, lo*lo, hi*lo of each step.
+ * bf16. The order for an element is hi*hi, hi*lo, lo*lo, lo*hi of each step.
  *
  * An infinity times the low part of the other factor, which often is zero, is a NaN that should not
  * be. So elements that come out as NaN are computed again from the whole values. The others are right:
@@ -25,15 +25,15 @@ AMX_INLINE void f16_step_upper(const char *a, const char *b)
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);
     _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(2, b + F16_LO, AMX_B_LD);
+    _tile_dpbf16ps(0, 4, 2);
+    _tile_loadd(3, b + F16_LO + AMX_B_RIGHT, AMX_B_LD);
+    _tile_dpbf16ps(1, 4, 3);
     _tile_loadd(5, a + F16_LO, AMX_A_LD);
+    _tile_dpbf16ps(0, 5, 2);
+    _tile_dpbf16ps(1, 5, 3);
     _tile_dpbf16ps(0, 5, 6);
     _tile_dpbf16ps(1, 5, 7);
-    _tile_loadd(2, b + F16_LO, AMX_B_LD);
-    _tile_dpbf16ps(0, 5, 2);
-    _tile_loadd(3, b + F16_LO + AMX_B_RIGHT, AMX_B_LD);
-    _tile_dpbf16ps(1, 5, 3);
-    _tile_dpbf16ps(0, 4, 2);
-    _tile_dpbf16ps(1, 4, 3);
 }
 
 AMX_INLINE void f16_products(void)
@@ -44,22 +44,25 @@ AMX_INLINE void f16_products(void)
     _tile_dpbf16ps(3, 5, 7);
 }
 
-/* Ten loads for sixteen products: of two neighbouring groups one side stays. */
+/*
+ * Ten loads for sixteen products: of two neighbouring groups one side stays. B is what is loaded twice: it stays in a
+ * cache for the next panel of A, which goes by.
+ */
 AMX_INLINE void f16_step_full(const char *a, const char *b)
 {
-    _tile_loadd(4, a, AMX_A_LD);
-    _tile_loadd(5, a + AMX_A_LOWER, AMX_A_LD);
+    _tile_stream_loadd(4, a, AMX_A_LD);
     _tile_loadd(6, b, AMX_B_LD);
+    _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);
     _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);
-    f16_products();
-    _tile_loadd(4, a + F16_LO, AMX_A_LD);
-    _tile_loadd(5, a + F16_LO + AMX_A_LOWER, AMX_A_LD);
     f16_products();
     _tile_loadd(6, b + F16_LO, AMX_B_LD);
     _tile_loadd(7, b + F16_LO + AMX_B_RIGHT, AMX_B_LD);
     f16_products();
-    _tile_loadd(4, a, AMX_A_LD);
-    _tile_loadd(5, a + AMX_A_LOWER, AMX_A_LD);
+    _tile_stream_loadd(4, a + F16_LO, AMX_A_LD);
+    _tile_stream_loadd(5, a + F16_LO + AMX_A_LOWER, AMX_A_LD);
+    f16_products();
+    _tile_loadd(6, b, AMX_B_LD);
+    _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);
     f16_products();
 }
 
@@ -159,28 +162,49 @@ static __attribute__((noinline, cold)) void f16_repair(const twi_gemm_call_t *ca
         f16_place(tile + i * AMX_HALF, sums + i * AMX_HALF, masks[i]);
 }
 
-/* From the tile to call->acc, which holds the sums from before until it is known that they are not needed. */
-AMX_INLINE void f16_finish(const twi_gemm_call_t *call, float *tile)
+/* Puts right what is a NaN in `tile`, the new sums; call->acc has those from before, if there were any. */
+static __attribute__((noinline, cold)) void f16_mend(const twi_gemm_call_t *call, float *tile)
 {
     __mmask16 masks[2 * F16_SIDE];
     unsigned groups = 0;
     for (int i = 0; i < 2 * call->rows; i++) {
         masks[i] = f16_nans(_mm512_load_ps(tile + i * AMX_HALF));
-        if (__builtin_expect(masks[i] != 0, 0))
+        if (masks[i] != 0)
             groups |= 1u << (i / 2 / F16_GROUP * F16_GROUP);
     }
-    if (__builtin_expect(groups != 0, 0))
+    if (groups != 0)
         f16_repair(call, tile, masks, groups);
-    for (int i = 0; i < 2 * call->rows; i++)
-        _mm512_store_ps((float *)call->acc + i * AMX_HALF, _mm512_load_ps(tile + i * AMX_HALF));
 }
 
+/* Whether there is a NaN in `rows` rows of sums. Infinities of both signs may look like one. */
+AMX_INLINE int f16_suspect(const float *sums, int rows)
+{
+    __m512 left = _mm512_setzero_ps(), right = left, next_left = left, next_right = left;
+    for (int row = 0; row < rows - 1; row += 2, sums += 2 * F16_SIDE) {
+        left = _mm512_add_ps(left, _mm512_load_ps(sums));
+        right = _mm512_add_ps(right, _mm512_load_ps(sums + AMX_HALF));
+        next_left = _mm512_add_ps(next_left, _mm512_load_ps(sums + F16_SIDE));
+        next_right = _mm512_add_ps(next_right, _mm512_load_ps(sums + F16_SIDE + AMX_HALF));
+    }
+    if (rows % 2) {
+        left = _mm512_add_ps(left, _mm512_load_ps(sums));
+        right = _mm512_add_ps(right, _mm512_load_ps(sums + AMX_HALF));
+    }
+    return f16_nans(_mm512_add_ps(_mm512_add_ps(left, right), _mm512_add_ps(next_left, next_right))) != 0;
+}
+
+/* Sums from before stay in call->acc until it is known that they are not needed. */
 void twi_gemm_f16_f16_f32_32x32x32__amx(const twi_gemm_call_t *call)
 {
     __attribute__((aligned(64))) float tile[F16_SIDE * F16_SIDE];
+    float *out = call->accumulate ? tile : call->acc;
     if (call->rows > AMX_HALF)
-        amx_product(call, tile, f16_step_full, F16_STEP_BYTES, 1);
+        amx_product(call, out, f16_step_full, F16_STEP_BYTES, 1);
     else
-        amx_product(call, tile, f16_step_upper, F16_STEP_BYTES, 0);
-    f16_finish(call, tile);
+        amx_product(call, out, f16_step_upper, F16_STEP_BYTES, 0);
+    if (__builtin_expect(f16_suspect(out, call->rows), 0))
+        f16_mend(call, out);
+    if (call->accumulate)
+        for (int i = 0; i < 2 * call->rows; i++)
+            _mm512_store_ps((float *)call->acc + i * AMX_HALF, _mm512_load_ps(tile + i * AMX_HALF));
 }
