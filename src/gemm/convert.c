@@ -4,12 +4,12 @@
 
 #include "gemm/convert_sets.h"
 
-/* `own` is the level whose dequant_bf16 the set has; the rest is that of `common`. */
+/* `own` is the level whose split_f16 and dequant_bf16 the set has; the rest is that of `common`. */
 #define SET(LEVEL, common, own)                                                                      \
     {                                                                                                \
         .isa = TWI_ISA_##LEVEL, .widen_bf16 = twi_gemm_widen_bf16__##common,                         \
         .widen_f16 = twi_gemm_widen_f16__##common, .widen_s8 = twi_gemm_widen_s8__##common,          \
-        .bias_s8 = twi_gemm_bias_s8__##common, .split_f16 = twi_gemm_split_f16__##common,            \
+        .bias_s8 = twi_gemm_bias_s8__##common, .split_f16 = twi_gemm_split_f16__##own,               \
         .dequant_bf16 = twi_gemm_dequant_bf16__##own, .dequant_f16 = twi_gemm_dequant_f16__##common, \
         .transpose = twi_gemm_transpose__##common, .interleave = twi_gemm_interleave__##common       \
     }

@@ -31,6 +31,7 @@ TWI_CONVERT_PROTOTYPES(portable);
 #if defined(__x86_64__)
 TWI_CONVERT_PROTOTYPES(avx2);
 TWI_CONVERT_PROTOTYPES(avx512);
+void twi_gemm_split_f16__avx512bf16(uint16_t *hi, uint16_t *lo, const uint16_t *src, int64_t n);
 void twi_gemm_dequant_bf16__avx512bf16(uint16_t *dst, const int8_t *src, int64_t rows, int64_t period,
                                        const float *scale, const float *offset);
 #endif

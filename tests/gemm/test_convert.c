@@ -10,9 +10,10 @@
 #include "panels.h"
 #include "scalars.h"
 
-/* dequant_bf16 of level avx512bf16 with a model of its instructions, for machines with AVX-512 alone. */
+/* What level avx512bf16 has of its own with a model of its instructions, for machines with AVX-512 alone. */
 #if defined(__x86_64__)
 #define twi_gemm_dequant_bf16__avx512bf16 model_dequant_bf16
+#define twi_gemm_split_f16__avx512bf16 model_split_f16
 #include <immintrin.h>
 #include "gemm/convert_sets.h"
 #if defined(__clang__)
@@ -30,6 +31,7 @@
 #pragma GCC pop_options
 #endif
 #undef twi_gemm_dequant_bf16__avx512bf16
+#undef twi_gemm_split_f16__avx512bf16
 #endif
 
 enum { HALVES = 1 << 16, ROOM = 1 << 16 };
@@ -94,23 +96,44 @@ static void check_split(uint16_t half, uint16_t hi, uint16_t lo)
     CHECK(rest == 0 ? lo == 0 : (signbit(rest) != 0) == (signbit(value) != 0));
 }
 
-static void every_value(const twi_gemm_convert_t *convert)
+static const uint16_t *all_halves(void)
 {
-    static uint16_t halves[HALVES], hi[HALVES], lo[HALVES];
-    static float wide[HALVES];
+    static uint16_t halves[HALVES];
     for (int i = 0; i < HALVES; i++)
         halves[i] = (uint16_t)i;
+    return halves;
+}
+
+static void split_every_value(void (*split)(uint16_t *, uint16_t *, const uint16_t *, int64_t))
+{
+    static uint16_t hi[HALVES], lo[HALVES];
+    split(hi, lo, all_halves(), HALVES);
+    for (int i = 0; i < HALVES; i++)
+        check_split((uint16_t)i, hi[i], lo[i]);
+}
+
+static void every_value(const twi_gemm_convert_t *convert)
+{
+    static float wide[HALVES];
+    const uint16_t *halves = all_halves();
     convert->widen_bf16(wide, halves, HALVES);
     for (int i = 0; i < HALVES; i++)
         CHECK_EQ(twi_f32_bits(wide[i]), (uint32_t)i << 16);
     convert->widen_f16(wide, halves, HALVES);
     for (int i = 0; i < HALVES; i++)
         CHECK_EQ(twi_f32_bits(wide[i]), quiet_f32((uint16_t)i));
-    convert->split_f16(hi, lo, halves, HALVES);
-    for (int i = 0; i < HALVES; i++)
-        check_split((uint16_t)i, hi[i], lo[i]);
+    split_every_value(convert->split_f16);
 }
 AT_LEVELS(every_value)
+
+#if defined(__x86_64__)
+TEST(split_every_value__model_of_avx512bf16)
+{
+    if (twi_cpu_isa_machine() < TWI_ISA_AVX512)
+        SKIP("avx512");
+    split_every_value(model_split_f16);
+}
+#endif
 
 static void every_int8(const twi_gemm_convert_t *convert)
 {
