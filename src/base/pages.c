@@ -8,12 +8,11 @@
 
 #define PAGE_BYTES ((size_t)4096)
 #define HUGE_BYTES ((size_t)2 << 20)
-#define HUGE_LEAST \
-    (HUGE_BYTES / 8) /* so many bytes are worth a huge page: panels of a strip are read again and again */
+#define BUFFER_HUGE (HUGE_BYTES / 8) /* so much of a buffer is worth a huge page: it is read again and again */
 
 void *twi_pages_map(size_t *bytes)
 {
-    const size_t unit = *bytes >= HUGE_LEAST ? HUGE_BYTES : PAGE_BYTES;
+    const size_t unit = *bytes >= HUGE_BYTES ? HUGE_BYTES : PAGE_BYTES;
     if (*bytes > SIZE_MAX / 2)
         return NULL;
     const size_t whole = (*bytes + unit - 1) / unit * unit, slack = unit == HUGE_BYTES ? HUGE_BYTES : 0;
@@ -49,6 +48,8 @@ bool twi_buffer_grow(twi_buffer_t *buffer, size_t bytes)
     if (buffer->bytes >= bytes)
         return true;
     twi_buffer_drop(buffer);
+    if (bytes >= BUFFER_HUGE && bytes < HUGE_BYTES)
+        bytes = HUGE_BYTES;
     void *data = twi_pages_map(&bytes);
     if (data)
         *buffer = (twi_buffer_t){data, bytes};

@@ -5,13 +5,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* *bytes: how many are wanted, and then mapped: whole pages, from 256 KiB on whole huge ones. NULL: no memory. */
+/* *bytes: how many are wanted, and then mapped: whole pages, from 2 MiB on whole huge ones. NULL: no memory. */
 void *twi_pages_map(size_t *bytes);
 
 /* What twi_pages_map returned, and its bytes; NULL is fine. */
 void twi_pages_unmap(void *memory, size_t bytes);
 
-/* Such memory that is kept and grows; zero it first. */
+/* Such memory that is kept and grows, to work in; zero it first. There are few: from 256 KiB on it is a huge page. */
 typedef struct twi_buffer {
     char *data;
     size_t bytes;
