@@ -46,27 +46,25 @@ static const known_t *find_known(const tw_tensor_t *tensor)
     return NULL;
 }
 
+static inline void copy_each(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t n, size_t item)
+{
+    for (int64_t i = 0; i < n; i++, dst += dst_step, src += src_step)
+        memcpy(dst, src, item);
+}
+
+/* One loop for each size, which the compiler knows then. */
 void twi_tensor_copy_elements(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t n, int64_t item)
 {
-    if (dst_step == item && src_step == item) {
+    if (dst_step == item && src_step == item)
         memcpy(dst, src, (size_t)(n * item));
-        return;
-    }
-    for (int64_t i = 0; i < n; i++, dst += dst_step, src += src_step) {
-        switch (item) {
-        case 1:
-            *dst = *src;
-            break;
-        case 2:
-            memcpy(dst, src, 2);
-            break;
-        case 4:
-            memcpy(dst, src, 4);
-            break;
-        default:
-            memcpy(dst, src, 8);
-        }
-    }
+    else if (item == 1)
+        copy_each(dst, dst_step, src, src_step, n, 1);
+    else if (item == 2)
+        copy_each(dst, dst_step, src, src_step, n, 2);
+    else if (item == 4)
+        copy_each(dst, dst_step, src, src_step, n, 4);
+    else
+        copy_each(dst, dst_step, src, src_step, n, 8);
 }
 
 /* ---- Words ------------------------------------------------------------------------------------ */

@@ -10,6 +10,11 @@
 #include "base/tensor.h"
 #include "quant/quant.h"
 
+enum {
+    ROWS = 256,     /* that are copied at a time */
+    RUN_BYTES = 32, /* C0 elements of one or two bytes, which most are */
+};
+
 tw_status_t twi_quant_nz_plan(const tw_tensor_t *nd, const char *name, twi_quant_nz_t *plan_out)
 {
     const size_t item = twi_tensor_item_bytes(nd);
@@ -35,51 +40,82 @@ tw_status_t twi_quant_nz_plan(const tw_tensor_t *nd, const char *name, twi_quant
     return TW_OK;
 }
 
-/* Columns of the matrix in a column of blocks: all of C0 but in the last one. */
-static int64_t width(const twi_quant_nz_t *plan, int64_t block)
+/* One side of a copy: an element, and bytes to the next row and column. */
+typedef struct side {
+    char *at;
+    int64_t row, col;
+} side_t;
+
+static side_t side_nd(const tw_tensor_t *nd, int64_t batch)
 {
-    const int64_t left = plan->cols - block * plan->c0;
-    return left < plan->c0 ? left : plan->c0;
+    const int64_t item = (int64_t)twi_tensor_item_bytes(nd);
+    return (side_t){
+        .at = twi_tensor_at(nd, nd->ndim - 2, batch),
+        .row = twi_tensor_stride(nd, nd->ndim - 2) * item,
+        .col = twi_tensor_stride(nd, nd->ndim - 1) * item,
+    };
 }
 
-static int64_t step_bytes(const tw_tensor_t *nd, int from_end)
+static side_t side_at(side_t side, int64_t row, int64_t col)
 {
-    return twi_tensor_stride(nd, nd->ndim - from_end) * (int64_t)twi_tensor_item_bytes(nd);
+    return (side_t){side.at + row * side.row + col * side.col, side.row, side.col};
+}
+
+/* Along rows, or along columns if those are contiguous in one of the two, which can only be the matrix. */
+static void copy_part(side_t to, side_t from, int64_t rows, int64_t cols, int64_t item)
+{
+    if (to.col == item && from.col == item && cols * item == RUN_BYTES) {
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(to.at + r * to.row, from.at + r * from.row, RUN_BYTES);
+    } else if (to.row == item || from.row == item) {
+        for (int64_t c = 0; c < cols; c++)
+            twi_tensor_copy_elements(to.at + c * to.col, to.row, from.at + c * from.col, from.row, rows, item);
+    } else {
+        for (int64_t r = 0; r < rows; r++)
+            twi_tensor_copy_elements(to.at + r * to.row, to.col, from.at + r * from.row, from.col, cols, item);
+    }
+}
+
+/*
+ * A matrix to or from NZ, some rows of all columns at a time: rows are often a power of two apart, so that the lines of
+ * a column of blocks share few places of the caches, and each is needed again for the next column of blocks.
+ */
+static void copy_matrix(const twi_quant_nz_t *plan, char *nz, side_t nd, bool to_nz)
+{
+    const int64_t item = plan->item_bytes, run = plan->c0 * item, block_bytes = plan->padded_rows * run;
+    for (int64_t row = 0; row < plan->rows; row += ROWS) {
+        const int64_t rows = plan->rows - row < ROWS ? plan->rows - row : ROWS;
+        for (int64_t block = 0; block < plan->blocks; block++) {
+            const int64_t col = block * plan->c0, left = plan->cols - col;
+            const side_t blocks = {nz + block * block_bytes + row * run, run, item};
+            const side_t part = side_at(nd, row, col);
+            copy_part(to_nz ? blocks : part, to_nz ? part : blocks, rows, left < plan->c0 ? left : plan->c0, item);
+        }
+    }
+}
+
+/* Zeros where no element will be: rows at the end of each column of blocks, columns of the last one. */
+static void clear_padding(const twi_quant_nz_t *plan, char *nz)
+{
+    const int64_t run = plan->c0 * plan->item_bytes, block_bytes = plan->padded_rows * run, filled = plan->rows * run;
+    if (plan->cols % plan->c0 != 0)
+        memset(nz + (plan->blocks - 1) * block_bytes, 0, (size_t)block_bytes);
+    for (int64_t block = 0; block < plan->blocks; block++)
+        memset(nz + block * block_bytes + filled, 0, (size_t)(block_bytes - filled));
 }
 
 void twi_quant_nz_from_nd(const twi_quant_nz_t *plan, const tw_tensor_t *nd, void *nz)
 {
-    const int64_t item = plan->item_bytes, run = plan->c0 * item;
-    const int64_t row_step = step_bytes(nd, 2), col_step = step_bytes(nd, 1);
-    char *dst = nz;
-    for (int64_t batch = 0; batch < plan->n_batch; batch++) {
-        const char *matrix = twi_tensor_at(nd, nd->ndim - 2, batch);
-        for (int64_t block = 0; block < plan->blocks; block++) {
-            const char *src = matrix + block * plan->c0 * col_step;
-            const int64_t n = width(plan, block), pad = run - n * item;
-            for (int64_t row = 0; row < plan->rows; row++, dst += run) {
-                twi_tensor_copy_elements(dst, item, src + row * row_step, col_step, n, item);
-                memset(dst + run - pad, 0, (size_t)pad);
-            }
-            const int64_t rest = (plan->padded_rows - plan->rows) * run;
-            memset(dst, 0, (size_t)rest);
-            dst += rest;
-        }
+    char *to = nz;
+    for (int64_t batch = 0; batch < plan->n_batch; batch++, to += plan->matrix_bytes) {
+        clear_padding(plan, to);
+        copy_matrix(plan, to, side_nd(nd, batch), true);
     }
 }
 
 void twi_quant_nz_to_nd(const twi_quant_nz_t *plan, const void *nz, const tw_tensor_t *nd)
 {
-    const int64_t item = plan->item_bytes, run = plan->c0 * item;
-    const int64_t row_step = step_bytes(nd, 2), col_step = step_bytes(nd, 1);
-    const char *src = nz;
-    for (int64_t batch = 0; batch < plan->n_batch; batch++) {
-        char *matrix = twi_tensor_at(nd, nd->ndim - 2, batch);
-        for (int64_t block = 0; block < plan->blocks; block++, src += plan->padded_rows * run) {
-            char *dst = matrix + block * plan->c0 * col_step;
-            const int64_t n = width(plan, block);
-            for (int64_t row = 0; row < plan->rows; row++)
-                twi_tensor_copy_elements(dst + row * row_step, col_step, src + row * run, item, n, item);
-        }
-    }
+    char *from = (char *)(uintptr_t)nz; /* only read */
+    for (int64_t batch = 0; batch < plan->n_batch; batch++, from += plan->matrix_bytes)
+        copy_matrix(plan, from, side_nd(nd, batch), false);
 }
