@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A kept space has never run a large product, so it holds a little more than KEPT_BYTES at most. */
+/* A kept space has never run a large product: it needs a little more than KEPT_BYTES, and has a huge page for them. */
 #include "api/product_space.h"
 
 #include <stdatomic.h>

@@ -8,7 +8,7 @@
 
 #define PAGE_BYTES ((size_t)4096)
 #define HUGE_BYTES ((size_t)2 << 20)
-#define BUFFER_HUGE (HUGE_BYTES / 8) /* so much of a buffer is worth a huge page: it is read again and again */
+#define HUGE_LEAST (HUGE_BYTES / 8) /* that a buffer on huge pages is for */
 
 void *twi_pages_map(size_t *bytes)
 {
@@ -48,10 +48,13 @@ bool twi_buffer_grow(twi_buffer_t *buffer, size_t bytes)
     if (buffer->bytes >= bytes)
         return true;
     twi_buffer_drop(buffer);
-    if (bytes >= BUFFER_HUGE && bytes < HUGE_BYTES)
-        bytes = HUGE_BYTES;
     void *data = twi_pages_map(&bytes);
     if (data)
         *buffer = (twi_buffer_t){data, bytes};
     return data != NULL;
+}
+
+bool twi_buffer_grow_huge(twi_buffer_t *buffer, size_t bytes)
+{
+    return twi_buffer_grow(buffer, bytes >= HUGE_LEAST && bytes < HUGE_BYTES ? HUGE_BYTES : bytes);
 }

@@ -11,7 +11,7 @@ void *twi_pages_map(size_t *bytes);
 /* What twi_pages_map returned, and its bytes; NULL is fine. */
 void twi_pages_unmap(void *memory, size_t bytes);
 
-/* Such memory that is kept and grows, to work in; zero it first. There are few: from 256 KiB on it is a huge page. */
+/* Such memory that is kept and grows; zero it first. */
 typedef struct twi_buffer {
     char *data;
     size_t bytes;
@@ -19,6 +19,8 @@ typedef struct twi_buffer {
 
 /* At least `bytes`, touched by nobody yet if it grew; what was there is lost then. False: no memory. */
 bool twi_buffer_grow(twi_buffer_t *buffer, size_t bytes);
+/* The same on a huge page from 256 KiB on: for the few that are read again and again. */
+bool twi_buffer_grow_huge(twi_buffer_t *buffer, size_t bytes);
 void twi_buffer_drop(twi_buffer_t *buffer);
 
 #endif

@@ -264,7 +264,7 @@ static bool get_memory(const run_t *run, bool shared)
         own += (size_t)(twi_ceil_div(run->strip_rows, plan->kernel->mr) * plan->panel_bytes);
     bool ok = twi_buffer_grow(&run->space->shared, all);
     for (int i = 0; i < run->space->n_workers; i++)
-        ok = ok && twi_buffer_grow(&run->space->own[i], own);
+        ok = ok && twi_buffer_grow_huge(&run->space->own[i], own);
     return ok;
 }
 

@@ -105,7 +105,7 @@ static bool place_worker(twi_op_worker_t *worker, const layout_t *layout)
     const size_t n_tiles = sizeof worker->tiles / sizeof worker->tiles[0];
     const size_t bytes = lines((int64_t)layout->gemm) + layout->panels + layout->rows + n_tiles * layout->tile +
                          2 * layout->sources + layout->others + layout->also;
-    if (!twi_buffer_grow(&worker->memory, bytes))
+    if (!twi_buffer_grow_huge(&worker->memory, bytes))
         return false;
     char *at = worker->memory.data;
     worker->gemm = at;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NZ: a matrix as columns of blocks of 16 rows by C0 columns. A column of blocks is one contiguous
- * array of padded_rows rows by C0 elements, so a row of the matrix is copied in runs of C0.
+ * array of padded_rows rows by C0 elements, so a contiguous row of the matrix is copied in runs of C0.
  */
 #include <string.h>
 
@@ -9,6 +9,8 @@
 #include "base/status.h"
 #include "base/tensor.h"
 #include "quant/quant.h"
+
+#define INLINE static inline __attribute__((always_inline))
 
 enum {
     ROWS = 256,     /* that are copied at a time */
@@ -61,8 +63,11 @@ static side_t side_at(side_t side, int64_t row, int64_t col)
     return (side_t){side.at + row * side.row + col * side.col, side.row, side.col};
 }
 
-/* Along rows, or along columns if those are contiguous in one of the two, which can only be the matrix. */
-static void copy_part(side_t to, side_t from, int64_t rows, int64_t cols, int64_t item)
+/*
+ * Along rows, or along columns if those are contiguous in one of the two, which can only be the matrix. Inlined: calls
+ * are most of the time of small matrices.
+ */
+INLINE void copy_part(side_t to, side_t from, int64_t rows, int64_t cols, int64_t item)
 {
     if (to.col == item && from.col == item && cols * item == RUN_BYTES) {
         for (int64_t r = 0; r < rows; r++)
@@ -89,7 +94,11 @@ static void copy_matrix(const twi_quant_nz_t *plan, char *nz, side_t nd, bool to
             const int64_t col = block * plan->c0, left = plan->cols - col;
             const side_t blocks = {nz + block * block_bytes + row * run, run, item};
             const side_t part = side_at(nd, row, col);
-            copy_part(to_nz ? blocks : part, to_nz ? part : blocks, rows, left < plan->c0 ? left : plan->c0, item);
+            const int64_t cols = left < plan->c0 ? left : plan->c0;
+            if (to_nz)
+                copy_part(blocks, part, rows, cols, item);
+            else
+                copy_part(part, blocks, rows, cols, item);
         }
     }
 }
@@ -98,10 +107,11 @@ static void copy_matrix(const twi_quant_nz_t *plan, char *nz, side_t nd, bool to
 static void clear_padding(const twi_quant_nz_t *plan, char *nz)
 {
     const int64_t run = plan->c0 * plan->item_bytes, block_bytes = plan->padded_rows * run, filled = plan->rows * run;
-    if (plan->cols % plan->c0 != 0)
-        memset(nz + (plan->blocks - 1) * block_bytes, 0, (size_t)block_bytes);
-    for (int64_t block = 0; block < plan->blocks; block++)
+    const int64_t whole = plan->cols / plan->c0;
+    for (int64_t block = 0; block < whole; block++)
         memset(nz + block * block_bytes + filled, 0, (size_t)(block_bytes - filled));
+    if (whole < plan->blocks)
+        memset(nz + whole * block_bytes, 0, (size_t)block_bytes);
 }
 
 void twi_quant_nz_from_nd(const twi_quant_nz_t *plan, const tw_tensor_t *nd, void *nz)

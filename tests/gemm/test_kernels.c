@@ -678,6 +678,40 @@ static void try_integers(trial_t *trial)
     try_longest(trial->kernel, -128, 127);
 }
 
+/*
+ * fp16 in two parts: infinity times a low part of zero is a NaN that has to be found wherever it is. Here there is one
+ * such product, of row i and column j; the other columns have low parts.
+ */
+static void try_lone_nan(trial_t *trial, int i, int j, bool accumulate)
+{
+    enum { ONE = 0x3c00, ONE_AND_MORE = 0x3c01, INFINITE = 0x7c00, K = 32 };
+    static uint32_t start[MAX_CELLS], got[MAX_CELLS];
+    const int nr = trial->kernel->nr, mr = trial->kernel->mr, p = (i + j) % K;
+    uint16_t *a = trial->a, *b = trial->b;
+    trial->k = K;
+    trial->what = "one infinity times one low part of zero";
+    for (int at = 0; at < mr * K; at++)
+        a[at] = at == i * K + p ? INFINITE : ONE;
+    for (int at = 0; at < nr * K; at++)
+        b[at] = at == p * nr + j ? ONE : ONE_AND_MORE;
+    pack(trial);
+    const int rows = (i + j) % 2 ? mr : i + 1;
+    compute_whole(trial, rows, accumulate ? start : NULL, got);
+    for (int at = 0; at < rows * nr; at++) {
+        const float sum = twi_f32_from_bits(got[at]);
+        if (at / nr == i ? !(isinf(sum) && sum > 0) : !(sum >= K && sum < K + 1))
+            test_fail(__FILE__, __LINE__, "%s: row %d column %d is %g for an infinity in row %d and a 1 in column %d",
+                      trial->kernel->name, at / nr, at % nr, (double)sum, i, j);
+    }
+}
+
+static void try_lone_nans(trial_t *trial)
+{
+    for (int i = 0; i < trial->kernel->mr; i++)
+        for (int j = 0; j < trial->kernel->nr; j++)
+            try_lone_nan(trial, i, j, (i + j) % 3 == 0);
+}
+
 /* ---- Cases ------------------------------------------------------------------------------------ */
 
 static void try_kind(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
@@ -695,6 +729,8 @@ static void try_kind(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
     try_odds(&trial, 130, PANELS_SMALL);
     if (kind == TWI_GEMM_S8)
         try_integers(&trial);
+    if (kernel->lane == TWI_LANE_F16X2)
+        try_lone_nans(&trial);
     close_trial(&trial);
 }
 

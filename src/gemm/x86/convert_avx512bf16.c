@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What AVX512_BF16 does better than AVX-512: making bf16 of two vectors, with denormals taken for zero. Any thread. */
+/* What AVX512_BF16 does better than AVX-512: rounding to bf16, which takes denormals for zero. Any thread. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
