@@ -17,7 +17,10 @@ TENSORS = frozenset((Tensor, torch.nn.Parameter))
 
 
 def watching() -> bool:
-    """Every call, whatever its tensors are: a dispatch mode is active, torch.jit.trace, a transform of torch.func, or derivatives go forward."""
+    """
+    Whether it has to see every call, whatever the tensors are: a dispatch mode is active, torch.jit.trace, a
+    transform of torch.func, or derivatives go forward.
+    """
     return modes() or tracing() or transforms() is not None or forward_ad._current_level >= 0
 
 

@@ -19,8 +19,10 @@ typedef struct twi_buffer {
 
 /* At least `bytes`, touched by nobody yet if it grew; what was there is lost then. False: no memory. */
 bool twi_buffer_grow(twi_buffer_t *buffer, size_t bytes);
+
 /* The same on a huge page from 256 KiB on: for the few that are read again and again. */
 bool twi_buffer_grow_huge(twi_buffer_t *buffer, size_t bytes);
+
 void twi_buffer_drop(twi_buffer_t *buffer);
 
 #endif

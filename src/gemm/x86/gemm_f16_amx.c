@@ -145,8 +145,7 @@ AMX_INLINE void f16_place(float *tile, const float *sums, __mmask16 mask)
  * Recomputes what this call adds to the elements of `masks` (two of 16 columns a row) on top of the sums
  * that were there before, and puts the result into tile. `groups`: bits of groups of rows that need it.
  */
-static __attribute__((noinline, cold)) void f16_repair(const twi_gemm_call_t *call, float *tile, const __mmask16 *masks,
-                                                       unsigned groups)
+static void f16_repair(const twi_gemm_call_t *call, float *tile, const __mmask16 *masks, unsigned groups)
 {
     __attribute__((aligned(64))) float sums[F16_SIDE * F16_SIDE], b[F16_K * F16_SIDE];
     for (int i = 0; i < F16_SIDE * F16_SIDE; i += AMX_HALF)
