@@ -113,7 +113,9 @@ typedef struct twi_gemm_plan {
     int64_t stored_bytes; /* of an element of B in its stored panel */
     bool direct;          /* stored panels of the weight are used as they are */
     bool quantised;       /* int8 weights of products of floats */
-    bool asides;          /* the kernel can finish a tile during its call for the next one */
+    bool lanes;           /* panels of B are turned into lanes */
+    bool asides;          /* the kernel can finish a tile during its call for the next one, */
+    bool splits;          /* and split panels of fp16 during the calls for those before */
     bool streams;         /* tiles of C are written around the caches */
     size_t worker_bytes;  /* of memory that a worker needs */
 } twi_gemm_plan_t;

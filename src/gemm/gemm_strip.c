@@ -57,57 +57,39 @@ void twi_gemm_pack_rows(const twi_gemm_plan_t *plan, const void *a, int64_t lda,
 
 /* ---- Tiles ------------------------------------------------------------------------------------- */
 
-static void finish_slice(void *work)
-{
-    twi_strip_finish_rows(work, STRIP_SLICE_ROWS);
-}
-
-/* The first call with a panel of B. */
-typedef struct first_call {
+/* What is done during a call, between the products: the tile before is finished, and panels of B are made. */
+typedef struct asides {
+    const strip_work_t *w;
     strip_feed_t *feed;
-    int64_t steps, slices;
-    int64_t due; /* slices times the steps so far, less all steps for each */
-} first_call_t;
+    int64_t ticks, slices; /* calls of tick, and slices during them */
+    int64_t due;           /* slices times the ticks so far, less all ticks for each */
+} asides_t;
 
-/* Before each of its steps: another step of the panel, and slices as there would be without. */
-static void first_call_step(void *arg)
+static void tick(void *arg)
 {
-    first_call_t *first = arg;
-    if (twi_strip_feed_lacks(first->feed))
-        twi_strip_feed_step(first->feed);
-    for (first->due += first->slices; first->due >= first->steps; first->due -= first->steps)
-        twi_strip_finish_rows(first->feed->w, STRIP_SLICE_ROWS);
+    asides_t *s = arg;
+    if (twi_strip_feed_lacks(s->feed) > 0)
+        twi_strip_feed_more(s->feed, s->w->kernel->ks);
+    for (s->due += s->slices; s->due >= s->ticks; s->due -= s->ticks)
+        twi_strip_finish_rows(s->w, STRIP_SLICE_ROWS);
 }
 
-/* What is done between the steps of a call: the tile before is finished, and the panel of B made. */
-static void add_asides(const strip_work_t *w, first_call_t *first, twi_gemm_call_t *call)
+static void add_asides(asides_t *s, twi_gemm_call_t *call)
 {
-    call->n_aside = twi_strip_slices_left(w);
-    call->aside = finish_slice;
-    call->aside_arg = (void *)(uintptr_t)w;
-    if (twi_strip_feed_lacks(first->feed)) {
-        first->steps = call->steps;
-        first->slices = call->n_aside;
-        call->n_aside = (int)call->steps;
-        call->aside = first_call_step;
-        call->aside_arg = first;
-    }
+    s->due = 0;
+    s->slices = call->cast.rows > 0 ? 0 : twi_strip_slices_left(s->w);
+    s->ticks = twi_strip_feed_lacks(s->feed) > 0 ? call->steps : s->slices; /* each step is made before it is used */
+    call->n_aside = (int)s->ticks;
+    call->aside = tick;
+    call->aside_arg = s;
 }
 
-/* A panel of B in a k-block, and what follows it. */
-typedef struct column {
-    int64_t panel;    /* its number */
-    char *sums;       /* of the tile with the first panel of A */
-    size_t stride;    /* from there to the next one */
-    const char *next; /* what is read from memory after it; NULL: nothing, or not known */
-} column_t;
-
-/* Of panel i of A and panel number `panel` of B. */
-static twi_gemm_tile_t tile_at(const strip_work_t *w, int64_t i, int64_t panel)
+/* Of panel i of A and the panel of B at `col`. */
+static twi_gemm_tile_t tile_at(const strip_work_t *w, int64_t i, int64_t col)
 {
     const twi_gemm_kernel_t *kernel = w->kernel;
     const twi_gemm_panel_t rows = twi_gemm_strip_panel(w->strip, kernel->mr, i);
-    const int64_t col = panel * kernel->nr, cols = w->strip->col + w->strip->cols - col;
+    const int64_t cols = w->strip->col + w->strip->cols - col;
     return (twi_gemm_tile_t){
         .row = rows.row,
         .col = col,
@@ -126,36 +108,70 @@ static void add_touches(twi_gemm_call_t *call, const twi_gemm_place_t *place)
         call->touch_lines += place->touch[i].n;
 }
 
-/* All panels of A with one panel of B. Each call brings its share of what follows it nearer. */
-static void column_of_tiles(const strip_work_t *w, const strip_block_t *block, const column_t *column)
+/* Sums of the tile with panel i of A. Those that need not wait share one place. */
+static char *sums_at(const strip_work_t *w, const strip_block_t *block, int64_t i)
+{
+    const twi_gemm_blocks_t *blocks = &w->plan->blocks;
+    const int64_t tile_bytes = (int64_t)w->kernel->mr * w->kernel->nr * 4;
+    const int64_t column = (block->col - w->strip->col) % blocks->nb / w->kernel->nr;
+    const int64_t before = blocks->pass < w->plan->k_pad ? column * w->n_tiles : 0;
+    return w->memory.sums + (blocks->kb < w->plan->k_pad ? before + i : 0) * tile_bytes;
+}
+
+/*
+ * What is read from memory after a block: the next one, also that of the strip to the right, which is likely to be
+ * next. A single panel of A leaves no time for that: there the block itself is asked for while it is used. NULL:
+ * nothing, or not known.
+ */
+static const char *read_next(const strip_work_t *w, const strip_block_t *block, const strip_feed_t *next)
+{
+    const int64_t right = w->strip->col + w->strip->cols;
+    if (!w->problem->weight || w->plan->splits)
+        return NULL;
+    if (w->n_tiles == 1)
+        return w->plan->direct ? twi_strip_packed(w, block->col, block->k0) + AHEAD_BYTES : NULL;
+    if (next)
+        return next->stored;
+    return right < w->problem->n ? twi_strip_packed(w, right, 0) : NULL;
+}
+
+/* All panels of A with one block. Each call brings its share of what follows it nearer. */
+static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed_t *next)
 {
     const twi_gemm_kernel_t *kernel = w->kernel;
-    strip_feed_t feed = {.w = w, .block = block};
-    first_call_t first = {.feed = &feed};
-    const void *b = twi_strip_feed_begin(&feed, column->panel);
+    const strip_block_t *block = &feed->block;
+    const bool last = block->k0 + block->k_count == w->plan->k_pad;
+    const char *ahead = read_next(w, block, next);
     const int64_t a_at = block->k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane);
     const int64_t share = block->k_count * kernel->nr * w->plan->stored_bytes / w->n_tiles;
+    asides_t asides = {.w = w, .feed = feed};
+    twi_strip_feed_lead(feed);
     for (int64_t i = 0; i < w->n_tiles; i++) {
-        const twi_gemm_tile_t tile = tile_at(w, i, column->panel);
+        const twi_gemm_tile_t tile = tile_at(w, i, block->col);
         twi_gemm_call_t call = {
             .a = (const char *)w->strip->a + i * w->plan->panel_bytes + a_at,
-            .b = b,
-            .acc = column->sums + (size_t)i * column->stride,
+            .b = feed->panel ? feed->panel : feed->stored,
+            .acc = sums_at(w, block, i),
             .steps = block->k_count / kernel->ks,
             .rows = tile.rows,
-            .accumulate = !block->first,
-            .ahead = column->next ? column->next + i * share : NULL,
-            .ahead_bytes = column->next ? share : 0,
+            .accumulate = block->k0 > 0,
+            .ahead = ahead ? ahead + i * share : NULL,
+            .ahead_bytes = ahead ? share : 0,
         };
         twi_gemm_place_t place;
-        if (block->last) {
+        if (last) {
             twi_strip_place(w, &tile, call.acc, &place);
             add_touches(&call, &place);
         }
+        twi_strip_cast(w, &call.cast);
+        if (next && w->plan->splits)
+            twi_strip_feed_split(next, w->n_tiles - i, &call.split);
         if (w->plan->asides)
-            add_asides(w, &first, &call);
+            add_asides(&asides, &call);
         kernel->run(&call);
-        if (!block->last)
+        if (call.cast.rows > 0)
+            twi_strip_cast_done(w);
+        if (!last)
             continue;
         twi_strip_ready(w);
         if (!w->plan->asides)
@@ -180,7 +196,7 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, strip_memory_t *m)
     const twi_gemm_blocks_t *blocks = &plan->blocks;
     const int64_t panel = blocks->kb * kernel->nr;
     const int64_t scales = plan->quantised ? (int64_t)kernel->nr * kernel->kb * 4 : 0;
-    const bool lanes = twi_gemm_lanes_differ(kernel, plan->problem->kind);
+    const int64_t made = plan->lanes ? panel * twi_gemm_lane_bytes(kernel->lane) : plan->quantised ? panel * 2 : 0;
     /* Sums that wait: for the next k-block, or for the next pass. */
     const int64_t sums_rows = blocks->kb < plan->k_pad ? blocks->mb : kernel->mr;
     const int64_t sums_cols = blocks->pass < plan->k_pad ? blocks->nb : kernel->nr;
@@ -188,11 +204,12 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, strip_memory_t *m)
     m->sums = part(base, &at, sums_rows * sums_cols * 4);
     m->finishing = part(base, &at, (int64_t)sizeof *m->finishing);
     m->stored = part(base, &at, plan->problem->weight ? 0 : panel * plan->stored_bytes);
-    m->dequant = part(base, &at, plan->quantised ? panel * 2 : 0);
+    m->made[0] = part(base, &at, made);
+    m->made[1] = plan->splits ? part(base, &at, made) : m->made[0];
+    m->dequant = part(base, &at, plan->quantised && plan->lanes ? panel * 2 : 0);
     m->scale = part(base, &at, scales);
     m->offset = part(base, &at, scales);
     m->spread = part(base, &at, plan->quantised ? 2 * (int64_t)sizeof *m->spread : 0);
-    m->lanes = part(base, &at, lanes ? panel * twi_gemm_lane_bytes(kernel->lane) : 0);
     return at;
 }
 
@@ -235,72 +252,33 @@ static twi_gemm_epilogue_t epilogue_of(const twi_gemm_problem_t *problem, int gr
     return e;
 }
 
-/* Some k of nb columns: what one pass over the strip covers. */
-typedef struct pass {
-    int64_t col, end; /* columns */
-    int64_t k0, k1;
-} pass_t;
-
-/*
- * What is read after a block of the panel of column c: the next stored one, also that of the strip to
- * the right, which is likely to be next. A single panel of A leaves no time for that: there the panel
- * itself is asked for while it is used.
- */
-static const char *next_panel(const strip_work_t *w, const pass_t *pass, const strip_block_t *block, int64_t c)
+static strip_block_t block_at(const twi_gemm_plan_t *plan, int64_t col, int64_t k)
 {
-    const int nr = w->kernel->nr;
-    const int64_t k = block->k0 + block->k_count;
-    if (!w->problem->weight)
-        return NULL;
-    if (w->n_tiles == 1)
-        return w->plan->direct ? twi_strip_packed_panel(w, c / nr, block->k0) + AHEAD_BYTES : NULL;
-    if (k < pass->k1)
-        return twi_strip_packed_panel(w, c / nr, k);
-    if (c + nr < pass->end)
-        return twi_strip_packed_panel(w, c / nr + 1, pass->k0);
-    if (!block->last)
-        return twi_strip_packed_panel(w, pass->col / nr, k);
-    return pass->end < w->problem->n ? twi_strip_packed_panel(w, pass->end / nr, 0) : NULL;
+    const twi_gemm_blocks_t *blocks = &plan->blocks;
+    const int64_t pass_left = blocks->pass - k % blocks->pass, k_left = plan->k_pad - k;
+    const int64_t left = pass_left < k_left ? pass_left : k_left;
+    return (strip_block_t){.col = col, .k0 = k, .k_count = left < blocks->kb ? left : blocks->kb};
 }
 
-/* All k-blocks of the pass for one panel of B. At least one, if k is 0. */
-static void panel_pass(const strip_work_t *w, const pass_t *pass, column_t *column)
+/* The block after another one: of its panel in this pass, of the next panel, of the next pass, of the next nb columns. */
+static bool block_after(const strip_work_t *w, const strip_block_t *block, strip_block_t *after_out)
 {
-    const int64_t k_pad = w->plan->k_pad;
-    int64_t k = pass->k0;
-    do {
-        const int64_t left = pass->k1 - k, kb = w->plan->blocks.kb;
-        const strip_block_t block = {
-            .k0 = k,
-            .k_count = left < kb ? left : kb,
-            .first = k == 0,
-            .last = (left < kb ? left : kb) == k_pad - k,
-        };
-        column->next = next_panel(w, pass, &block, column->panel * w->kernel->nr);
-        column_of_tiles(w, &block, column);
-        k += block.k_count;
-    } while (k < pass->k1);
-}
-
-/* Columns col..end-1, at most nb of them. Sums that need not wait share one place. */
-static void columns(const strip_work_t *w, int64_t col, int64_t end)
-{
-    const twi_gemm_plan_t *plan = w->plan;
-    const twi_gemm_kernel_t *kernel = w->kernel;
-    const size_t tile_bytes = (size_t)(kernel->mr * kernel->nr) * 4;
-    const size_t stride = plan->blocks.kb < plan->k_pad ? tile_bytes : 0;
-    const size_t column_bytes = plan->blocks.pass < plan->k_pad ? (size_t)w->n_tiles * tile_bytes : 0;
-    pass_t pass = {.col = col, .end = end};
-    do {
-        const int64_t left = plan->k_pad - pass.k0;
-        pass.k1 = left < plan->blocks.pass ? plan->k_pad : pass.k0 + plan->blocks.pass;
-        column_t column = {.sums = w->memory.sums, .stride = stride};
-        for (int64_t c = col; c < end; c += kernel->nr, column.sums += column_bytes) {
-            column.panel = c / kernel->nr;
-            panel_pass(w, &pass, &column);
+    const twi_gemm_blocks_t *blocks = &w->plan->blocks;
+    const int64_t left = w->strip->col, right = left + w->strip->cols, k_pad = w->plan->k_pad;
+    const int64_t first = block->col - (block->col - left) % blocks->nb, pass = block->k0 - block->k0 % blocks->pass;
+    const int64_t end = right - first < blocks->nb ? right : first + blocks->nb;
+    const int64_t pass_end = k_pad - pass < blocks->pass ? k_pad : pass + blocks->pass;
+    int64_t col = block->col, k = block->k0 + block->k_count;
+    if (k == pass_end) {
+        col += w->kernel->nr;
+        k = pass;
+        if (col >= end) {
+            col = pass_end < k_pad ? first : end;
+            k = pass_end < k_pad ? pass_end : 0;
         }
-        pass.k0 = pass.k1;
-    } while (pass.k0 < plan->k_pad);
+    }
+    *after_out = block_at(w->plan, col, k);
+    return col < right;
 }
 
 static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory)
@@ -316,9 +294,16 @@ static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *
         .memory = memory_at(plan, memory),
         .n_tiles = twi_gemm_strip_panels(strip, plan->kernel->mr),
     };
-    const int64_t right = strip->col + strip->cols;
-    for (int64_t col = strip->col; col < right; col += plan->blocks.nb)
-        columns(&work, col, right - col < plan->blocks.nb ? right : col + plan->blocks.nb);
+    strip_block_t block = block_at(plan, strip->col, 0);
+    strip_feed_t feeds[2];
+    twi_strip_feed_begin(&work, &block, 0, &feeds[0]);
+    bool more = strip->cols > 0;
+    for (int turn = 0; more; turn = !turn) {
+        more = block_after(&work, &feeds[turn].block, &block);
+        if (more)
+            twi_strip_feed_begin(&work, &block, !turn, &feeds[!turn]);
+        block_of_tiles(&work, &feeds[turn], more ? &feeds[!turn] : NULL);
+    }
     if (twi_strip_slices_left(&work) > 0)
         twi_strip_finish_rows(&work, plan->kernel->mr);
 }

@@ -12,6 +12,7 @@
  *     B   [k/kb][nr][kb]
  * k is padded to whole steps of ks with zeros, which add nothing. ka and kb divide ks.
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "cpu/cpu.h"
@@ -54,6 +55,23 @@ typedef struct twi_gemm_touch {
     int write; /* they will be written */
 } twi_gemm_touch_t;
 
+/* Rows of nr sums, fp32 and not denormal, that become elements of 16 bits: rounded, nothing else. */
+typedef struct twi_gemm_cast {
+    const float *from; /* rows follow each other */
+    char *to;
+    int64_t step; /* bytes between rows */
+    int rows;     /* 0: none */
+    bool f16;     /* or bf16 */
+    bool stream;  /* around the caches: rows are whole lines */
+} twi_gemm_cast_t;
+
+/* Lines of 64 bytes of a stored panel of fp16 that become lanes F16X2. */
+typedef struct twi_gemm_split {
+    const uint16_t *from; /* the first one */
+    uint16_t *panel;      /* all of it */
+    int64_t first, lines; /* 0: none */
+} twi_gemm_split_t;
+
 /* One call. `acc` is [mr][nr], 64-byte aligned. */
 typedef struct twi_gemm_call {
     const void *a, *b;
@@ -66,9 +84,13 @@ typedef struct twi_gemm_call {
     int n_touch;
     int touch_lines;
     /*
-     * Other work in small pieces: aside(aside_arg) is called n_aside times between the steps, evenly. Only kernels
-     * with TWI_KERNEL_AMX do it, in calls with steps. It may use anything but tile registers.
+     * Work for the vector unit, which kernels with TWI_KERNEL_AMX do between their products, evenly, in calls with
+     * steps: `cast` if their sums are floats, `split` if their lanes are F16X2. A product has to wait for it only if
+     * there is much of it in one place. Anything else goes through aside(aside_arg), which is called n_aside times
+     * and may use anything but tile registers.
      */
+    twi_gemm_cast_t cast;
+    twi_gemm_split_t split;
     void (*aside)(void *arg);
     void *aside_arg;
     int n_aside;

@@ -9,7 +9,9 @@
 
 typedef struct strip_memory {
     char *sums;
-    void *stored, *dequant, *lanes;
+    void *stored;          /* a panel that is packed on the way */
+    void *made[2];         /* panels that are not used as they are stored, by turns */
+    uint16_t *dequant;     /* between int8 and lanes */
     float *scale, *offset; /* of one panel, each column kb times */
     int64_t *spread;       /* which those are: column, row of scales */
     struct strip_finishing *finishing;
@@ -45,41 +47,48 @@ typedef struct strip_work {
     int64_t n_tiles; /* panels of A: tiles of a column */
 } strip_work_t;
 
-/* One k-block. */
+/* A k-block of a panel of B. */
 typedef struct strip_block {
+    int64_t col;         /* the first one of the panel */
     int64_t k0, k_count; /* k_count in whole steps */
-    bool first, last;
 } strip_block_t;
 
 /* ---- Panels of B ------------------------------------------------------------------------------- */
 
 /*
- * A k-block of a panel of B on its way to the kernel. Where the kernel can have other work done between its
- * steps, all but the first steps of a packed weight are made during the first call with it: then its memory,
- * the conversion and the matrix unit wait for each other no more. For int8 weights that is worth it only where
- * that call is most of what the panel is for.
+ * A block on its way to the kernel. Where the kernel can have other work done between its products, panels are made
+ * then, so that memory, conversion and the matrix unit do not wait for each other: fp16 is split during the calls for
+ * the block before; int8 weights, if there are few rows, and all of the first block are made during the first call with
+ * them.
  */
 typedef struct strip_feed {
     const strip_work_t *w;
-    const strip_block_t *block;
-    int64_t col;
+    strip_block_t block;
     const char *stored;
-    int64_t made; /* k that the kernel can have */
+    char *panel;  /* as the kernel wants it; NULL: as it is stored */
+    int64_t made; /* k of it that are there */
 } strip_feed_t;
 
-/* Where a packed weight has panel number `panel` from k0 on. */
-const char *twi_strip_packed_panel(const strip_work_t *w, int64_t panel, int64_t k0);
+/* Where a packed weight has a block. */
+const char *twi_strip_packed(const strip_work_t *w, int64_t col, int64_t k0);
 
-/* Panel number `panel` as the kernel wants it; as much of it as is not made on the way. */
-const void *twi_strip_feed_begin(strip_feed_t *feed, int64_t panel);
+/* The block will be made at place `turn`, 0 or 1; nothing of it is made yet. */
+void twi_strip_feed_begin(const strip_work_t *w, const strip_block_t *block, int turn, strip_feed_t *feed);
 
-static inline bool twi_strip_feed_lacks(const strip_feed_t *feed)
+/* The kernel is about to use it: makes all that is not made on the side, or the first steps. */
+void twi_strip_feed_lead(strip_feed_t *feed);
+
+/* k that are lacking. */
+static inline int64_t twi_strip_feed_lacks(const strip_feed_t *feed)
 {
-    return feed->made < feed->block->k_count;
+    return feed->block.k_count - feed->made;
 }
 
-/* One more step of it, which is lacking. */
-void twi_strip_feed_step(strip_feed_t *feed);
+/* Makes some more k, at most those that are lacking; whole steps. */
+void twi_strip_feed_more(strip_feed_t *feed, int64_t k_count);
+
+/* What a call has to split of it, as the first of so many that share what is lacking. It counts as made. */
+void twi_strip_feed_split(strip_feed_t *feed, int64_t calls, twi_gemm_split_t *split_out);
 
 /* ---- Tiles ------------------------------------------------------------------------------------- */
 
@@ -99,5 +108,11 @@ int twi_strip_slices_left(const strip_work_t *w);
 
 /* At most so many rows more of that tile, which is ready. */
 void twi_strip_finish_rows(const strip_work_t *w, int rows);
+
+/* The whole of it, if it is ready and the kernel can do it; otherwise *cast_out is left alone. */
+void twi_strip_cast(const strip_work_t *w, twi_gemm_cast_t *cast_out);
+
+/* The kernel has done that. */
+void twi_strip_cast_done(const strip_work_t *w);
 
 #endif

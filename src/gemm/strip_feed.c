@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Panels of B on their way to the kernel: packed, turned into floats, split into lanes. See strip.h. */
+#include "base/sizes.h"
 #include "gemm/strip.h"
 
 enum {
-    LEAD_STEPS = 2,  /* of a panel of B that are made before they are needed */
-    FEED_PANELS = 2, /* of A: with more of them, int8 weights are converted before they are needed */
+    LINE_BYTES = 64,
+    LEAD_STEPS = 2,  /* of a panel that are made before the kernel is called */
+    FEED_PANELS = 2, /* of A: with more of them, int8 weights of bf16 products are made before the kernel is called */
 };
 
 /* Each of nr scales kb times, as the elements of a stored panel lie. */
@@ -39,9 +41,8 @@ static void clear_padding(const strip_work_t *w, const strip_block_t *stretch, u
             panel[((k - stretch->k0) / kb * nr + j) * kb + (k - stretch->k0) % kb] = 0;
 }
 
-/* A stretch of a stored panel at `col` in bf16 or fp16. */
-static void dequantise(const strip_work_t *w, const strip_block_t *stretch, int64_t col, const int8_t *stored,
-                       uint16_t *dst)
+/* A stretch of a stored panel in bf16 or fp16. */
+static void dequantise(const strip_work_t *w, const strip_block_t *stretch, const int8_t *stored, uint16_t *dst)
 {
     const twi_gemm_antiquant_t *q = &w->antiquant;
     const int64_t period = (int64_t)w->kernel->nr * w->kernel->kb;
@@ -51,7 +52,7 @@ static void dequantise(const strip_work_t *w, const strip_block_t *stretch, int6
         const int64_t stop = next < w->problem->k && next < end ? next : end; /* the last one takes the padding */
         const int64_t count = stop - k, at = (k - stretch->k0) * w->kernel->nr;
         const twi_gemm_convert_t *convert = w->plan->convert;
-        spread(w, col, row);
+        spread(w, stretch->col, row);
         (w->problem->kind == TWI_GEMM_BF16 ? convert->dequant_bf16 : convert->dequant_f16)(
             dst + at, stored + at, count / w->kernel->kb, period, w->memory.scale, q->offset ? w->memory.offset : NULL);
         k = stop;
@@ -59,54 +60,63 @@ static void dequantise(const strip_work_t *w, const strip_block_t *stretch, int6
     clear_padding(w, stretch, dst);
 }
 
-const char *twi_strip_packed_panel(const strip_work_t *w, int64_t panel, int64_t k0)
+const char *twi_strip_packed(const strip_work_t *w, int64_t col, int64_t k0)
 {
-    return twi_gemm_weight_panel(w->problem->weight, w->strip->group, panel) +
-           k0 * w->kernel->nr * w->plan->stored_bytes;
+    const twi_gemm_kernel_t *kernel = w->kernel;
+    return twi_gemm_weight_panel(w->problem->weight, w->strip->group, col / kernel->nr) +
+           k0 * kernel->nr * w->plan->stored_bytes;
 }
 
-/* What is stored becomes lanes, for the next k_count elements of k. */
-static void make_lanes(strip_feed_t *feed, int64_t k_count)
+void twi_strip_feed_more(strip_feed_t *feed, int64_t k_count)
 {
     const strip_work_t *w = feed->w;
     const twi_gemm_kernel_t *kernel = w->kernel;
-    const strip_block_t stretch = {.k0 = feed->block->k0 + feed->made, .k_count = k_count};
     const int64_t at = feed->made * kernel->nr;
     const void *b = feed->stored + at * w->plan->stored_bytes;
-    if (w->antiquant.scale) {
-        uint16_t *dst = (uint16_t *)w->memory.dequant + at;
-        dequantise(w, &stretch, feed->col, b, dst);
+    if (w->plan->quantised) {
+        const strip_block_t stretch = {.col = feed->block.col, .k0 = feed->block.k0 + feed->made, .k_count = k_count};
+        uint16_t *dst = w->plan->lanes ? w->memory.dequant : (uint16_t *)feed->panel + at;
+        dequantise(w, &stretch, b, dst);
         b = dst;
     }
-    if (w->memory.lanes)
+    if (w->plan->lanes)
         twi_gemm_lanes_b(w->plan->convert, kernel, w->problem->kind, b, k_count,
-                         (char *)w->memory.lanes + at * twi_gemm_lane_bytes(kernel->lane));
+                         feed->panel + at * twi_gemm_lane_bytes(kernel->lane));
     feed->made += k_count;
 }
 
-const void *twi_strip_feed_begin(strip_feed_t *feed, int64_t panel)
+void twi_strip_feed_split(strip_feed_t *feed, int64_t calls, twi_gemm_split_t *split_out)
 {
-    const strip_work_t *w = feed->w;
-    const strip_block_t *block = feed->block;
-    const twi_gemm_kernel_t *kernel = w->kernel;
-    feed->col = panel * kernel->nr;
-    if (w->problem->weight) {
-        feed->stored = twi_strip_packed_panel(w, panel, block->k0);
-    } else {
-        twi_gemm_pack_b(w->plan->convert, &w->problem->b[w->strip->group], block->k0, block->k_count, feed->col,
-                        kernel->nr, kernel->kb, w->memory.stored);
-        feed->stored = w->memory.stored;
-    }
-    const bool feeds = w->plan->asides && w->problem->weight && (w->memory.lanes || w->n_tiles <= FEED_PANELS);
-    const int64_t lead = feeds ? LEAD_STEPS * kernel->ks : block->k_count;
-    if (w->plan->direct)
-        feed->made = block->k_count;
-    else
-        make_lanes(feed, lead < block->k_count ? lead : block->k_count);
-    return w->memory.lanes ? w->memory.lanes : w->antiquant.scale ? w->memory.dequant : feed->stored;
+    const twi_gemm_kernel_t *kernel = feed->w->kernel;
+    const int64_t lines = (int64_t)kernel->nr * 2 / LINE_BYTES; /* of each k, which come kb at a time */
+    const int64_t k = twi_round_up(twi_ceil_div(twi_strip_feed_lacks(feed), calls), kernel->kb);
+    *split_out = (twi_gemm_split_t){
+        .from = (const uint16_t *)feed->stored + feed->made * kernel->nr,
+        .panel = (uint16_t *)feed->panel,
+        .first = feed->made * lines,
+        .lines = k * lines,
+    };
+    feed->made += k;
 }
 
-void twi_strip_feed_step(strip_feed_t *feed)
+void twi_strip_feed_begin(const strip_work_t *w, const strip_block_t *block, int turn, strip_feed_t *feed)
 {
-    make_lanes(feed, feed->w->kernel->ks);
+    *feed = (strip_feed_t){.w = w, .block = *block, .panel = w->memory.made[turn]};
+    feed->stored = w->problem->weight ? twi_strip_packed(w, block->col, block->k0) : w->memory.stored;
+}
+
+void twi_strip_feed_lead(strip_feed_t *feed)
+{
+    const strip_work_t *w = feed->w;
+    const strip_block_t *block = &feed->block;
+    const twi_gemm_kernel_t *kernel = w->kernel;
+    const bool side = w->plan->asides && w->problem->weight && (w->plan->lanes || w->n_tiles <= FEED_PANELS);
+    const int64_t steps = LEAD_STEPS * kernel->ks, lead = side && steps < block->k_count ? steps : block->k_count;
+    if (!w->problem->weight)
+        twi_gemm_pack_b(w->plan->convert, &w->problem->b[w->strip->group], block->k0, block->k_count, block->col,
+                        kernel->nr, kernel->kb, w->memory.stored);
+    if (!feed->panel)
+        feed->made = block->k_count;
+    else if (feed->made < lead)
+        twi_strip_feed_more(feed, lead - feed->made);
 }

@@ -68,17 +68,16 @@ void twi_strip_place(const strip_work_t *w, const twi_gemm_tile_t *tile, const v
     };
 }
 
-void twi_strip_finish_rows(const strip_work_t *w, int rows)
+/* Rows of the first tile that is not done have been stored. */
+static void rows_done(const strip_work_t *w, int rows)
 {
     strip_finishing_t *f = w->memory.finishing;
     strip_placed_t *placed = &f->placed[f->done % 2];
     twi_gemm_part_t *part = &placed->part;
     const twi_gemm_hook_t *hook = w->hook;
-    part->rows = placed->left < rows ? placed->left : rows;
-    w->plan->finish(&w->epilogue, part);
     if (hook && hook->rows)
-        hook->rows(hook->user, &placed->tile, part->tile_row, part->rows);
-    placed->left -= part->rows;
+        hook->rows(hook->user, &placed->tile, part->tile_row, rows);
+    placed->left -= rows;
     if (placed->left == 0) {
         if (hook && hook->done)
             hook->done(hook->user, &placed->tile);
@@ -86,10 +85,50 @@ void twi_strip_finish_rows(const strip_work_t *w, int rows)
         return;
     }
     const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
-    part->acc = (const char *)part->acc + part->rows * part->ld_acc * 4;
-    part->row += part->rows;
-    part->out = (char *)part->out + part->rows * part->ld_out * item_bytes;
-    part->tile_row += part->rows;
+    part->acc = (const char *)part->acc + rows * part->ld_acc * 4;
+    part->row += rows;
+    part->out = (char *)part->out + rows * part->ld_out * item_bytes;
+    part->tile_row += rows;
+}
+
+void twi_strip_finish_rows(const strip_work_t *w, int rows)
+{
+    const strip_finishing_t *f = w->memory.finishing;
+    strip_placed_t *placed = &w->memory.finishing->placed[f->done % 2];
+    placed->part.rows = placed->left < rows ? placed->left : rows;
+    w->plan->finish(&w->epilogue, &placed->part);
+    rows_done(w, placed->part.rows);
+}
+
+/* Sums that are rounded to 16 bits, and nothing else. */
+static bool is_cast(const twi_gemm_epilogue_t *e)
+{
+    return !e->integer && !e->fbias && !e->x3 && (e->out_type == TWI_FP16 || e->out_type == TWI_BFP16);
+}
+
+void twi_strip_cast(const strip_work_t *w, twi_gemm_cast_t *cast_out)
+{
+    const strip_finishing_t *f = w->memory.finishing;
+    const strip_placed_t *placed = &f->placed[f->done % 2];
+    const twi_gemm_part_t *part = &placed->part;
+    if (!w->plan->asides || f->done == f->ready || !is_cast(&w->epilogue))
+        return;
+    if (part->cols != w->kernel->nr || part->n_also > 0 || part->addends)
+        return;
+    *cast_out = (twi_gemm_cast_t){
+        .from = part->acc,
+        .to = part->out,
+        .step = part->ld_out * 2,
+        .rows = placed->left,
+        .f16 = w->epilogue.out_type == TWI_FP16,
+        .stream = part->stream,
+    };
+}
+
+void twi_strip_cast_done(const strip_work_t *w)
+{
+    const strip_finishing_t *f = w->memory.finishing;
+    rows_done(w, f->placed[f->done % 2].left);
 }
 
 int twi_strip_slices_left(const strip_work_t *w)

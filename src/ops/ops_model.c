@@ -55,7 +55,7 @@ static double passes_us(const twi_model_args_t *args, double gemm_us)
     const double items = (double)plan->problem->k * (double)plan->problem->n;
     if (args->apart == 0)
         return 0;
-    if (plan->quantised || twi_gemm_lanes_differ(plan->kernel, kind))
+    if (plan->quantised || plan->lanes)
         return items / PASS_ITEMS_PER_US;
     const double pass_us = items * (double)twi_gemm_kind_bytes(kind) / PASS_BYTES_PER_US;
     const double apart_us = gemm_us * (double)args->apart / (double)args->rows;

@@ -23,7 +23,8 @@ static const twi_gemm_kernel_t *find_kernel(twi_isa_t isa, twi_gemm_lane_t lane)
 static void open_choice(choice_t *c, const twi_gemm_kernel_t *kernel, int64_t m, int64_t k, int64_t n)
 {
     *c = (choice_t){.problem = {.kind = TWI_GEMM_BF16, .m = m, .k = k, .n = n}};
-    c->plan = (twi_gemm_plan_t){.problem = &c->problem, .kernel = kernel};
+    c->plan = (twi_gemm_plan_t){
+        .problem = &c->problem, .kernel = kernel, .lanes = twi_gemm_lanes_differ(kernel, TWI_GEMM_BF16)};
     c->args = (twi_model_args_t){
         .plan = &c->plan,
         .rows = m,

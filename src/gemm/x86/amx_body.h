@@ -15,6 +15,7 @@
 
 #include "gemm/kernel_touch.h"
 #include "gemm/kernels.h"
+#include "gemm/x86/split_avx512bf16.h"
 
 #define AMX_INLINE static inline __attribute__((always_inline))
 
@@ -29,10 +30,8 @@ enum {
     AMX_B_RIGHT = 64,       /* from the left to the right tile of B */
     AMX_ACC_LOWER = 2048,   /* from the upper to the lower tiles of the sums */
     AMX_ACC_RIGHT = 64,     /* from the left to the right ones */
+    AMX_SPLIT_AHEAD = 4096, /* bytes from what is split to what is asked for: it comes from memory */
 };
-
-/* One step: multiplies planes at a and b into the sums. */
-typedef void amx_step_fn(const char *a, const char *b);
 
 /* Stores before it have reached memory, as far as the compiler goes, when tiles are loaded after it. */
 AMX_INLINE void amx_fence(void)
@@ -91,55 +90,135 @@ AMX_INLINE void amx_store_sums(char *out, int lower)
     }
 }
 
-/* What is done on the way, besides the steps. */
-enum { AMX_NOTHING = 0, AMX_TOUCH = 1, AMX_CALL = 2 };
+/*
+ * What is done on the way, besides the steps: at every gap between products its share. `due` are the pieces of each
+ * kind times the gaps so far, less all gaps for each piece that is done.
+ */
+typedef struct amx_side {
+    const twi_gemm_call_t *call;
+    int64_t gaps; /* of the call */
+    int64_t touch_due, cast_due, split_due, call_due;
+    twi_touch_t touch;
+    const float *cast_from;
+    char *cast_to;
+    const uint16_t *split_from;
+    uint16_t *split_to;
+    int64_t split_left; /* lines of the step */
+    bool busy;          /* there is anything; known to the compiler */
+} amx_side_t;
 
-/* All steps; the lines of call->touch, and what is done aside, are spread over them evenly. */
-AMX_INLINE void amx_steps(const twi_gemm_call_t *call, amx_step_fn *step, size_t step_bytes, int lower, int aside)
+/* One step: multiplies planes at a and b into the sums, and has amx_gap before each few products. */
+typedef void amx_step_fn(const char *a, const char *b, amx_side_t *side);
+
+/* The steps of a kernel. */
+typedef struct amx_steps {
+    amx_step_fn *full, *upper;
+    size_t bytes; /* of the planes */
+    int gaps;     /* of a step */
+} amx_steps_t;
+
+AMX_INLINE void amx_cast_row(amx_side_t *side)
 {
-    const char *a = call->a, *b = call->b, *ahead = call->ahead;
-    twi_touch_t touch = {0};
-    if (aside & AMX_TOUCH)
-        touch = twi_touch_begin(call);
-    const int64_t steps = call->steps, ahead_lines = amx_ahead_lines(call);
-    int64_t touch_due = 0, call_due = 0; /* lines or calls times the steps so far, less `steps` for each */
-    for (int64_t s = steps; s > 0; s--) {
-        if (aside & AMX_TOUCH)
-            for (touch_due += call->touch_lines; touch_due >= steps; touch_due -= steps)
-                twi_touch_next(&touch);
-        if (aside & AMX_CALL)
-            for (call_due += call->n_aside; call_due >= steps; call_due -= steps)
-                call->aside(call->aside_arg);
-        ahead = amx_ahead(ahead, ahead_lines, lower);
-        step(a, b);
-        a += step_bytes;
-        b += step_bytes;
+    const twi_gemm_cast_t *cast = &side->call->cast;
+    const __m512 left = _mm512_load_ps(side->cast_from), right = _mm512_load_ps(side->cast_from + AMX_HALF);
+    __m512i row;
+    if (cast->f16)
+        row = _mm512_inserti64x4(
+            _mm512_castsi256_si512(_mm512_cvtps_ph(left, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)),
+            _mm512_cvtps_ph(right, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), 1);
+    else
+        row = (__m512i)_mm512_cvtne2ps_pbh(right, left);
+    if (cast->stream)
+        _mm512_stream_si512((__m512i *)side->cast_to, row);
+    else
+        _mm512_storeu_si512(side->cast_to, row);
+    side->cast_from += 2 * AMX_HALF;
+    side->cast_to += cast->step;
+}
+
+AMX_INLINE void amx_split_line(amx_side_t *side)
+{
+    __m512i hi, lo;
+    _mm_prefetch((const char *)((uintptr_t)side->split_from + AMX_SPLIT_AHEAD), _MM_HINT_T0);
+    twi_split_32(_mm512_loadu_si512(side->split_from), &hi, &lo);
+    _mm512_store_si512(side->split_to, hi);
+    _mm512_store_si512((char *)side->split_to + AMX_PLANE_BYTES, lo);
+    side->split_from += 2 * AMX_HALF;
+    side->split_to += 2 * AMX_HALF;
+    if (--side->split_left == 0) {
+        side->split_left = AMX_PLANE_BYTES / AMX_LINE;
+        side->split_to += AMX_PLANE_BYTES / 2;
     }
 }
 
-/* The same with the asides that there are. */
-AMX_INLINE void amx_steps_aside(const twi_gemm_call_t *call, amx_step_fn *step, size_t step_bytes, int lower)
+AMX_INLINE void amx_gap(amx_side_t *side)
 {
-    if (call->n_aside > 0 && call->touch_lines > 0)
-        amx_steps(call, step, step_bytes, lower, AMX_TOUCH | AMX_CALL);
-    else if (call->n_aside > 0)
-        amx_steps(call, step, step_bytes, lower, AMX_CALL);
-    else if (call->touch_lines > 0)
-        amx_steps(call, step, step_bytes, lower, AMX_TOUCH);
-    else
-        amx_steps(call, step, step_bytes, lower, AMX_NOTHING);
+    const twi_gemm_call_t *call = side->call;
+    if (!side->busy)
+        return;
+    for (side->touch_due += call->touch_lines; side->touch_due >= side->gaps; side->touch_due -= side->gaps)
+        twi_touch_next(&side->touch);
+    for (side->cast_due += call->cast.rows; side->cast_due >= side->gaps; side->cast_due -= side->gaps)
+        amx_cast_row(side);
+    for (side->split_due += call->split.lines; side->split_due >= side->gaps; side->split_due -= side->gaps)
+        amx_split_line(side);
+    for (side->call_due += call->n_aside; side->call_due >= side->gaps; side->call_due -= side->gaps)
+        call->aside(call->aside_arg);
+}
+
+AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, int gaps, bool busy)
+{
+    const int64_t lines = AMX_PLANE_BYTES / AMX_LINE, step = call->split.first / lines,
+                  line = call->split.first % lines;
+    amx_side_t side = {.call = call, .gaps = call->steps * gaps, .busy = busy};
+    if (!busy)
+        return side;
+    side.touch = twi_touch_begin(call);
+    side.cast_from = call->cast.from;
+    side.cast_to = call->cast.to;
+    side.split_from = call->split.from;
+    side.split_to = call->split.panel ? call->split.panel + (2 * step * lines + line) * 2 * AMX_HALF : NULL;
+    side.split_left = lines - line;
+    return side;
+}
+
+AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lower, bool busy)
+{
+    const char *a = call->a, *b = call->b, *ahead = call->ahead;
+    const int64_t ahead_lines = amx_ahead_lines(call);
+    amx_side_t side = amx_side(call, steps.gaps, busy);
+    for (int64_t s = call->steps; s > 0; s--) {
+        ahead = amx_ahead(ahead, ahead_lines, lower);
+        if (lower)
+            steps.full(a, b, &side);
+        else
+            steps.upper(a, b, &side);
+        a += steps.bytes;
+        b += steps.bytes;
+    }
 }
 
 /* The whole call, but that the sums go to `out` instead of call->acc; lower: there are more than 16 rows. */
-AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_step_fn *step, size_t step_bytes, int lower)
+AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_steps_t steps, int lower)
 {
     amx_fence();
     if (call->accumulate)
         amx_load_sums(call->acc, lower);
     else
         amx_zero_sums(lower);
-    amx_steps_aside(call, step, step_bytes, lower);
+    if (call->n_aside > 0 || call->touch_lines > 0 || call->cast.rows > 0 || call->split.lines > 0)
+        amx_run(call, steps, lower, true);
+    else
+        amx_run(call, steps, lower, false);
     amx_store_sums(out, lower);
+}
+
+AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_steps_t steps)
+{
+    if (call->rows > AMX_HALF)
+        amx_product(call, out, steps, 1);
+    else
+        amx_product(call, out, steps, 0);
 }
 
 /*
@@ -147,34 +226,33 @@ AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_step_fn 
  * first-level cache where B has to stay there: where there are other panels of A to meet. Loads come before
  * products: a product right after each load left the unit idle more often, with a busy neighbour above all.
  */
-#define AMX_KERNEL(name, dp)                                                \
-    AMX_INLINE void name##_upper(const char *a, const char *b)              \
-    {                                                                       \
-        _tile_loadd(4, a, AMX_A_LD);                                        \
-        _tile_loadd(6, b, AMX_B_LD);                                        \
-        dp(0, 4, 6);                                                        \
-        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                          \
-        dp(1, 4, 7);                                                        \
-    }                                                                       \
-                                                                            \
-    AMX_INLINE void name##_full(const char *a, const char *b)               \
-    {                                                                       \
-        _tile_stream_loadd(4, a, AMX_A_LD);                                 \
-        _tile_loadd(6, b, AMX_B_LD);                                        \
-        _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                   \
-        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                          \
-        dp(0, 4, 6);                                                        \
-        dp(2, 5, 6);                                                        \
-        dp(3, 5, 7);                                                        \
-        dp(1, 4, 7);                                                        \
-    }                                                                       \
-                                                                            \
-    void name(const twi_gemm_call_t *call)                                  \
-    {                                                                       \
-        if (call->rows > AMX_HALF)                                          \
-            amx_product(call, call->acc, name##_full, AMX_PLANE_BYTES, 1);  \
-        else                                                                \
-            amx_product(call, call->acc, name##_upper, AMX_PLANE_BYTES, 0); \
+#define AMX_KERNEL(name, dp)                                                                     \
+    AMX_INLINE void name##_upper(const char *a, const char *b, amx_side_t *side)                 \
+    {                                                                                            \
+        amx_gap(side);                                                                           \
+        _tile_loadd(4, a, AMX_A_LD);                                                             \
+        _tile_loadd(6, b, AMX_B_LD);                                                             \
+        dp(0, 4, 6);                                                                             \
+        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                               \
+        dp(1, 4, 7);                                                                             \
+    }                                                                                            \
+                                                                                                 \
+    AMX_INLINE void name##_full(const char *a, const char *b, amx_side_t *side)                  \
+    {                                                                                            \
+        amx_gap(side);                                                                           \
+        _tile_stream_loadd(4, a, AMX_A_LD);                                                      \
+        _tile_loadd(6, b, AMX_B_LD);                                                             \
+        _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                        \
+        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                               \
+        dp(0, 4, 6);                                                                             \
+        dp(2, 5, 6);                                                                             \
+        dp(3, 5, 7);                                                                             \
+        dp(1, 4, 7);                                                                             \
+    }                                                                                            \
+                                                                                                 \
+    void name(const twi_gemm_call_t *call)                                                       \
+    {                                                                                            \
+        amx_call(call, call->acc, (amx_steps_t){name##_full, name##_upper, AMX_PLANE_BYTES, 1}); \
     }
 
 #endif

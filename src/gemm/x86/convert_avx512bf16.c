@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "gemm/convert_sets.h"
+#include "gemm/x86/split_avx512bf16.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -14,37 +15,18 @@ enum {
 
 /* ---- fp16 as the sum of two bf16 --------------------------------------------------------------- */
 
-/* Both of 16 elements as fp32: the top 8 bits of the significand and the rest, 0 for an infinity or NaN. */
-INLINE void split_16(__m256i half, __m512 *top, __m512 *rest)
-{
-    const __m512 value = _mm512_cvtph_ps(half);
-    *top = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(value), _mm512_set1_epi32((int)0xffff0000u)));
-    const __m512 left = _mm512_sub_ps(value, *top);
-    *rest = _mm512_fixupimm_ps(left, left, _mm512_set1_epi32(0x88), 0); /* the table says: for a NaN, 0 */
-}
-
-/* Neither part is a denormal, and no bit is rounded off: the instruction only puts them in order. */
-INLINE void split_32(__m512i halves, __m512i *hi, __m512i *lo)
-{
-    __m512 top[2], rest[2];
-    split_16(_mm512_castsi512_si256(halves), &top[0], &rest[0]);
-    split_16(_mm512_extracti64x4_epi64(halves, 1), &top[1], &rest[1]);
-    *hi = (__m512i)_mm512_cvtne2ps_pbh(top[1], top[0]);
-    *lo = (__m512i)_mm512_cvtne2ps_pbh(rest[1], rest[0]);
-}
-
 void twi_gemm_split_f16__avx512bf16(uint16_t *hi, uint16_t *lo, const uint16_t *src, int64_t n)
 {
     __m512i top, rest;
     for (; n >= WORDS; n -= WORDS, hi += WORDS, lo += WORDS, src += WORDS) {
         twi_convert_ahead(src);
-        split_32(_mm512_loadu_si512(src), &top, &rest);
+        twi_split_32(_mm512_loadu_si512(src), &top, &rest);
         _mm512_storeu_si512(hi, top);
         _mm512_storeu_si512(lo, rest);
     }
     if (n > 0) {
         const __mmask32 some = UINT32_MAX >> (WORDS - n);
-        split_32(_mm512_maskz_loadu_epi16(some, src), &top, &rest);
+        twi_split_32(_mm512_maskz_loadu_epi16(some, src), &top, &rest);
         _mm512_mask_storeu_epi16(hi, some, top);
         _mm512_mask_storeu_epi16(lo, some, rest);
     }

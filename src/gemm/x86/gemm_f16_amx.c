@@ -16,22 +16,27 @@ enum {
     F16_K = 32,               /* of a step */
     F16_SIDE = 32,            /* rows and columns of the sums */
     F16_GROUP = 4,            /* rows that are repaired together */
+    F16_GAPS = 4,             /* of a step */
 };
 
-AMX_INLINE void f16_step_upper(const char *a, const char *b)
+AMX_INLINE void f16_step_upper(const char *a, const char *b, amx_side_t *side)
 {
+    amx_gap(side);
     _tile_loadd(4, a, AMX_A_LD);
     _tile_loadd(6, b, AMX_B_LD);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);
     _tile_dpbf16ps(1, 4, 7);
+    amx_gap(side);
     _tile_loadd(2, b + F16_LO, AMX_B_LD);
     _tile_dpbf16ps(0, 4, 2);
     _tile_loadd(3, b + F16_LO + AMX_B_RIGHT, AMX_B_LD);
     _tile_dpbf16ps(1, 4, 3);
+    amx_gap(side);
     _tile_loadd(5, a + F16_LO, AMX_A_LD);
     _tile_dpbf16ps(0, 5, 2);
     _tile_dpbf16ps(1, 5, 3);
+    amx_gap(side);
     _tile_dpbf16ps(0, 5, 6);
     _tile_dpbf16ps(1, 5, 7);
 }
@@ -48,19 +53,23 @@ AMX_INLINE void f16_products(void)
  * Ten loads for sixteen products: of two neighbouring groups one side stays. B is what is loaded twice: it stays in a
  * cache for the next panel of A, which goes by.
  */
-AMX_INLINE void f16_step_full(const char *a, const char *b)
+AMX_INLINE void f16_step_full(const char *a, const char *b, amx_side_t *side)
 {
+    amx_gap(side);
     _tile_stream_loadd(4, a, AMX_A_LD);
     _tile_loadd(6, b, AMX_B_LD);
     _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);
     _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);
     f16_products();
+    amx_gap(side);
     _tile_loadd(6, b + F16_LO, AMX_B_LD);
     _tile_loadd(7, b + F16_LO + AMX_B_RIGHT, AMX_B_LD);
     f16_products();
+    amx_gap(side);
     _tile_stream_loadd(4, a + F16_LO, AMX_A_LD);
     _tile_stream_loadd(5, a + F16_LO + AMX_A_LOWER, AMX_A_LD);
     f16_products();
+    amx_gap(side);
     _tile_loadd(6, b, AMX_B_LD);
     _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);
     f16_products();
@@ -197,10 +206,7 @@ void twi_gemm_f16_f16_f32_32x32x32__amx(const twi_gemm_call_t *call)
 {
     __attribute__((aligned(64))) float tile[F16_SIDE * F16_SIDE];
     float *out = call->accumulate ? tile : call->acc;
-    if (call->rows > AMX_HALF)
-        amx_product(call, out, f16_step_full, F16_STEP_BYTES, 1);
-    else
-        amx_product(call, out, f16_step_upper, F16_STEP_BYTES, 0);
+    amx_call(call, out, (amx_steps_t){f16_step_full, f16_step_upper, F16_STEP_BYTES, F16_GAPS});
     if (__builtin_expect(f16_suspect(out, call->rows), 0))
         f16_mend(call, out);
     if (call->accumulate)
