@@ -94,6 +94,8 @@ AMX_INLINE void amx_store_sums(char *out, int lower)
  * What is done on the way, besides the steps: at every gap between products its share. `due` are the pieces of each
  * kind times the gaps so far, less all gaps for each piece that is done.
  */
+enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_SPLIT = 4, AMX_CALL = 8 };
+
 typedef struct amx_side {
     const twi_gemm_call_t *call;
     int64_t gaps; /* of the call */
@@ -104,7 +106,7 @@ typedef struct amx_side {
     const uint16_t *split_from;
     uint16_t *split_to;
     int64_t split_left; /* lines of the step */
-    bool busy;          /* there is anything; known to the compiler */
+    int kinds;          /* that there are; known to the compiler */
 } amx_side_t;
 
 /* One step: multiplies planes at a and b into the sums, and has amx_gap before each few products. */
@@ -154,39 +156,43 @@ AMX_INLINE void amx_split_line(amx_side_t *side)
 AMX_INLINE void amx_gap(amx_side_t *side)
 {
     const twi_gemm_call_t *call = side->call;
-    if (!side->busy)
-        return;
-    for (side->touch_due += call->touch_lines; side->touch_due >= side->gaps; side->touch_due -= side->gaps)
-        twi_touch_next(&side->touch);
-    for (side->cast_due += call->cast.rows; side->cast_due >= side->gaps; side->cast_due -= side->gaps)
-        amx_cast_row(side);
-    for (side->split_due += call->split.lines; side->split_due >= side->gaps; side->split_due -= side->gaps)
-        amx_split_line(side);
-    for (side->call_due += call->n_aside; side->call_due >= side->gaps; side->call_due -= side->gaps)
-        call->aside(call->aside_arg);
+    if (side->kinds & AMX_TOUCH)
+        for (side->touch_due += call->touch_lines; side->touch_due >= side->gaps; side->touch_due -= side->gaps)
+            twi_touch_next(&side->touch);
+    if (side->kinds & AMX_CAST)
+        for (side->cast_due += call->cast.rows; side->cast_due >= side->gaps; side->cast_due -= side->gaps)
+            amx_cast_row(side);
+    if (side->kinds & AMX_SPLIT)
+        for (side->split_due += call->split.lines; side->split_due >= side->gaps; side->split_due -= side->gaps)
+            amx_split_line(side);
+    if (side->kinds & AMX_CALL)
+        for (side->call_due += call->n_aside; side->call_due >= side->gaps; side->call_due -= side->gaps)
+            call->aside(call->aside_arg);
 }
 
-AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, int gaps, bool busy)
+AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, int gaps, int kinds)
 {
-    const int64_t lines = AMX_PLANE_BYTES / AMX_LINE, step = call->split.first / lines,
-                  line = call->split.first % lines;
-    amx_side_t side = {.call = call, .gaps = call->steps * gaps, .busy = busy};
-    if (!busy)
-        return side;
-    side.touch = twi_touch_begin(call);
-    side.cast_from = call->cast.from;
-    side.cast_to = call->cast.to;
-    side.split_from = call->split.from;
-    side.split_to = call->split.panel ? call->split.panel + (2 * step * lines + line) * 2 * AMX_HALF : NULL;
-    side.split_left = lines - line;
+    amx_side_t side = {.call = call, .gaps = call->steps * gaps, .kinds = kinds};
+    if (kinds & AMX_TOUCH)
+        side.touch = twi_touch_begin(call);
+    if (kinds & AMX_CAST) {
+        side.cast_from = call->cast.from;
+        side.cast_to = call->cast.to;
+    }
+    if (kinds & AMX_SPLIT) {
+        const int64_t lines = AMX_PLANE_BYTES / AMX_LINE, line = call->split.first % lines;
+        side.split_from = call->split.from;
+        side.split_to = call->split.panel + (2 * call->split.first - line) * AMX_LINE / 2;
+        side.split_left = lines - line;
+    }
     return side;
 }
 
-AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lower, bool busy)
+AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lower, int kinds)
 {
     const char *a = call->a, *b = call->b, *ahead = call->ahead;
     const int64_t ahead_lines = amx_ahead_lines(call);
-    amx_side_t side = amx_side(call, steps.gaps, busy);
+    amx_side_t side = amx_side(call, steps.gaps, kinds);
     for (int64_t s = call->steps; s > 0; s--) {
         ahead = amx_ahead(ahead, ahead_lines, lower);
         if (lower)
@@ -198,6 +204,32 @@ AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lowe
     }
 }
 
+/* Whatever is rare shares a loop. */
+AMX_INLINE void amx_run_any(const twi_gemm_call_t *call, amx_steps_t steps, int lower)
+{
+    const int rare = (call->touch_lines > 0 ? AMX_TOUCH : 0) | (call->n_aside > 0 ? AMX_CALL : 0);
+    switch (rare | (call->cast.rows > 0 ? AMX_CAST : 0) | (call->split.lines > 0 ? AMX_SPLIT : 0)) {
+    case 0:
+        amx_run(call, steps, lower, 0);
+        break;
+    case AMX_CAST:
+        amx_run(call, steps, lower, AMX_CAST);
+        break;
+    case AMX_SPLIT:
+        amx_run(call, steps, lower, AMX_SPLIT);
+        break;
+    case AMX_CAST | AMX_SPLIT:
+        amx_run(call, steps, lower, AMX_CAST | AMX_SPLIT);
+        break;
+    case AMX_CALL:
+        amx_run(call, steps, lower, AMX_CALL);
+        break;
+    default:
+        amx_run(call, steps, lower, AMX_TOUCH | AMX_CAST | AMX_SPLIT | AMX_CALL);
+        break;
+    }
+}
+
 /* The whole call, but that the sums go to `out` instead of call->acc; lower: there are more than 16 rows. */
 AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_steps_t steps, int lower)
 {
@@ -206,10 +238,7 @@ AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_steps_t 
         amx_load_sums(call->acc, lower);
     else
         amx_zero_sums(lower);
-    if (call->n_aside > 0 || call->touch_lines > 0 || call->cast.rows > 0 || call->split.lines > 0)
-        amx_run(call, steps, lower, true);
-    else
-        amx_run(call, steps, lower, false);
+    amx_run_any(call, steps, lower);
     amx_store_sums(out, lower);
 }
 

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What kernels with tile registers do for the vector unit besides their products: sums that are cast, and fp16 that is
+ * split. In pieces of any size, with each other and with other work, in calls of few and of many steps; the sums of the
+ * call itself must not change. Memory ends where arrays end.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gemm/kernels.h"
+#include "panels.h"
+#include "scalars.h"
+
+enum {
+    SIDE = 32,       /* rows and columns of a tile */
+    MAX_STEPS = 9,   /* of a call */
+    SPLIT_STEPS = 3, /* of a panel that is split */
+    LINE_WORDS = 32,
+    STEP_LINES = 32, /* of a stored panel */
+    LINE = 64,
+    STEP_PAST = 40, /* bytes from the end of a row to the next one, where rows are not whole lines */
+};
+
+static panels_random_t rng;
+
+typedef struct call_memory {
+    _Alignas(64) uint8_t a[MAX_STEPS * 2 * 2048], b[MAX_STEPS * 2 * 2048];
+    _Alignas(64) uint32_t acc[SIDE * SIDE];
+} call_memory_t;
+
+/* ---- Calls ------------------------------------------------------------------------------------ */
+
+static void count(void *arg)
+{
+    ++*(int *)arg;
+}
+
+/* Panels of ones, as bf16 and as hi of fp16; lo is zero. The product of `steps` steps is 32 * steps everywhere. */
+static void fill_ones(call_memory_t *memory, bool planes)
+{
+    memset(memory, 0, sizeof *memory);
+    for (int i = 0; i < MAX_STEPS * (planes ? 2 : 1) * 1024; i++) {
+        const uint16_t one = planes && i / 1024 % 2 ? 0 : 0x3f80;
+        memcpy(memory->a + 2 * i, &one, 2);
+        memcpy(memory->b + 2 * i, &one, 2);
+    }
+}
+
+/* Runs a call with what it has on the side, and looks at its own sums and at the calls. */
+static void run_call(const twi_gemm_kernel_t *kernel, int steps, int n_aside, twi_gemm_call_t *call)
+{
+    static call_memory_t memory;
+    int calls = 0;
+    fill_ones(&memory, kernel->lane == TWI_LANE_F16X2);
+    call->a = memory.a;
+    call->b = memory.b;
+    call->acc = memory.acc;
+    call->steps = steps;
+    call->rows = panels_below(&rng, 2) ? SIDE : 1 + (int)panels_below(&rng, SIDE);
+    call->aside = count;
+    call->aside_arg = &calls;
+    call->n_aside = n_aside;
+    twi_gemm_tiles_begin();
+    kernel->run(call);
+    twi_gemm_tiles_end();
+    CHECK_EQ(calls, n_aside);
+    for (int i = 0; i < call->rows * SIDE; i++)
+        CHECK_EQ(twi_f32_bits((float)(32 * steps)), memory.acc[i]);
+}
+
+/* ---- Casts ------------------------------------------------------------------------------------ */
+
+/* Sums of all sizes that are not denormal: what kernels that flush leave behind. */
+static float random_sum(void)
+{
+    static const float odd[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 3.4e38f, -3.4e38f, 65519.0f, 65520.0f, 1.2e-38f};
+    if (panels_below(&rng, 8) == 0)
+        return odd[panels_below(&rng, (int64_t)(sizeof odd / sizeof odd[0]))];
+    const float x = ldexpf((float)panels_below(&rng, 1 << 24) - 8388608.0f, (int)panels_below(&rng, 150) - 110);
+    return fpclassify(x) == FP_SUBNORMAL ? 0.0f : x;
+}
+
+static void check_row(const twi_gemm_cast_t *cast, const float *sums, const uint8_t *row)
+{
+    const scalar_format_t format = cast->f16 ? scalar_f16 : scalar_bf16;
+    for (int j = 0; j < SIDE; j++) {
+        uint16_t got;
+        memcpy(&got, row + 2 * j, 2);
+        if (isnan(sums[j]))
+            CHECK(scalar_is_nan(format, got));
+        else
+            CHECK_EQ(got, scalar_rounded(format, (double)sums[j]));
+    }
+}
+
+static void try_cast(const twi_gemm_kernel_t *kernel, int rows, bool f16, bool stream)
+{
+    static _Alignas(64) float sums[SIDE * SIDE];
+    static panels_guard_t room;
+    const size_t step = stream ? 3 * LINE : LINE + STEP_PAST, bytes = (size_t)(rows - 1) * step + LINE;
+    if (!room.map)
+        room = panels_guarded(SIDE * 4 * LINE, true);
+    memset(room.data, PANELS_FILLING, room.bytes);
+    for (int i = 0; i < SIDE * SIDE; i++)
+        sums[i] = random_sum();
+    uint8_t *to = room.data + room.bytes - bytes;
+    twi_gemm_call_t call = {.cast = {sums, (char *)to, (int64_t)step, rows, f16, stream}};
+    run_call(kernel, 1 + (int)panels_below(&rng, MAX_STEPS), panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0,
+             &call);
+    for (int r = 0; r < rows; r++)
+        check_row(&call.cast, sums + r * SIDE, to + (size_t)r * step);
+    for (size_t i = 0; i < room.bytes; i++) {
+        const ptrdiff_t at = (ptrdiff_t)i - (to - room.data);
+        if (at < 0 || (size_t)at % step >= LINE)
+            CHECK_EQ(room.data[i], PANELS_FILLING);
+    }
+}
+
+/* ---- Splits ----------------------------------------------------------------------------------- */
+
+/* Lines first..first+lines-1 of a panel; the others stay as they are. */
+static void try_split(const twi_gemm_kernel_t *kernel, int64_t first, int64_t lines)
+{
+    static panels_guard_t room_from;
+    static _Alignas(64) uint16_t panel[SPLIT_STEPS * 2 * STEP_LINES * LINE_WORDS];
+    uint16_t hi[LINE_WORDS], lo[LINE_WORDS];
+    if (!room_from.map)
+        room_from = panels_guarded(SPLIT_STEPS * STEP_LINES * LINE, true);
+    uint8_t *from = room_from.data + room_from.bytes - (size_t)lines * LINE;
+    for (int64_t i = 0; i < lines * LINE; i++)
+        from[i] = (uint8_t)panels_next(&rng);
+    memset(panel, PANELS_FILLING, sizeof panel);
+    twi_gemm_call_t call = {.split = {(const uint16_t *)(const void *)from, panel, first, lines}};
+    if (panels_below(&rng, 2))
+        call.cast = (twi_gemm_cast_t){.from = (const float *)panel, .to = (char *)hi, .step = 0, .rows = 1};
+    run_call(kernel, 1 + (int)panels_below(&rng, MAX_STEPS), panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0,
+             &call);
+    for (int64_t line = 0; line < SPLIT_STEPS * STEP_LINES; line++) {
+        const uint16_t *at = panel + (line / STEP_LINES * 2 * STEP_LINES + line % STEP_LINES) * LINE_WORDS;
+        memset(hi, PANELS_FILLING, sizeof hi);
+        memset(lo, PANELS_FILLING, sizeof lo);
+        if (line >= first && line < first + lines)
+            twi_gemm_convert(TWI_ISA_PORTABLE)
+                ->split_f16(hi, lo, (const uint16_t *)(const void *)(from + (line - first) * LINE), LINE_WORDS);
+        CHECK_EQ(memcmp(at, hi, LINE), 0);
+        CHECK_EQ(memcmp(at + STEP_LINES * LINE_WORDS, lo, LINE), 0);
+    }
+}
+
+/* ---- Cases ------------------------------------------------------------------------------------ */
+
+static void try_kernel(const char *name, void (*body)(const twi_gemm_kernel_t *kernel))
+{
+    for (int i = 0; i < twi_gemm_n_kernels; i++) {
+        const twi_gemm_kernel_t *kernel = &twi_gemm_kernels[i];
+        if (strcmp(kernel->name, name) != 0)
+            continue;
+        if (!twi_gemm_kernel_usable(kernel, twi_cpu_isa_machine()))
+            SKIP("no amx here");
+        body(kernel);
+        return;
+    }
+    test_fail(__FILE__, __LINE__, "no kernel %s", name);
+}
+
+static void casts(const twi_gemm_kernel_t *kernel)
+{
+    rng = panels_random(31);
+    for (int rows = 1; rows <= SIDE; rows++) {
+        for (int way = 0; way < 4; way++)
+            try_cast(kernel, rows, way & 1, way & 2);
+    }
+}
+
+static void splits(const twi_gemm_kernel_t *kernel)
+{
+    const int64_t all = SPLIT_STEPS * STEP_LINES;
+    rng = panels_random(32);
+    try_split(kernel, 0, all);
+    for (int trial = 0; trial < 200; trial++) {
+        const int64_t first = panels_below(&rng, all);
+        try_split(kernel, first, 1 + panels_below(&rng, all - first));
+    }
+}
+
+TEST(casts_bf16)
+{
+    try_kernel("twi_gemm_bf16_bf16_f32_32x32x32__amx", casts);
+}
+
+TEST(casts_f16)
+{
+    try_kernel("twi_gemm_f16_f16_f32_32x32x32__amx", casts);
+}
+
+TEST(splits_f16)
+{
+    try_kernel("twi_gemm_f16_f16_f32_32x32x32__amx", splits);
+}
