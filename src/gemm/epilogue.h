@@ -14,6 +14,7 @@
  *                     order in which they are listed, in fp32, rounded once; with several a NaN is 0x7fc00000, rounded
  * A cast keeps denormals, infinities and the sign of zeros; NaNs stay NaNs (quiet).
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/dtype.h"
@@ -37,7 +38,7 @@ typedef struct twi_gemm_also {
     int64_t step; /* bytes between rows */
 } twi_gemm_also_t;
 
-/* Some rows of a tile: the first element is (row, col). */
+/* A tile: the first element is (row, col). */
 typedef struct twi_gemm_part {
     const void *acc; /* 64-byte aligned; fp32 or int32 */
     int64_t ld_acc;  /* a multiple of 16 */
@@ -45,7 +46,6 @@ typedef struct twi_gemm_part {
     int rows, cols;
     void *out; /* of element (row, col), any alignment that its type has */
     int64_t ld_out;
-    int tile_row; /* rows of the tile before these: other places and addends are those of the tile */
     const twi_gemm_also_t *also;
     int n_also;
     int stream; /* rows of all places are whole lines, and may be stored around the caches */
@@ -60,5 +60,16 @@ typedef void twi_gemm_finish_fn(const twi_gemm_epilogue_t *epilogue, const twi_g
 
 /* The function of a level. All give the same bits. */
 twi_gemm_finish_fn *twi_gemm_finish(twi_isa_t level);
+
+/* One row of a part of TWI_GEMM_ROW_COLS columns; rows count from the part's first one. */
+typedef void twi_gemm_row_fn(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part, int row);
+
+#define TWI_GEMM_ROW_COLS 32
+
+/*
+ * For who finishes tiles a row at a time, between other work: the function of a level for this epilogue and parts with
+ * addends, or without. NULL: there is none below AVX512_BF16.
+ */
+twi_gemm_row_fn *twi_gemm_row(twi_isa_t level, const twi_gemm_epilogue_t *epilogue, bool adds);
 
 #endif

@@ -13,6 +13,7 @@
  *   stream16, stream32     (p, half or pair): the same of whole lines, around the caches if the level can
  *   round_f16, round_bf16  (u32v): fp32 rounded to the type, as fp32
  *   int_to_f32             (u32v): int32 to fp32, rounded
+ *   EPI_ROW_NAME           if rows are wanted one at a time: what finds the function; a row is a pair
  *   EPI_ADD_BF16           if there is add_bf16 (part, at, pair, half_out): whole pairs of addends the short way;
  *                          false where only the long way gives the right bits
  *
@@ -199,31 +200,30 @@ INLINE bool add_shortly(const plan_t plan, const twi_gemm_part_t *part, int64_t 
     return false;
 }
 
-/* All rows of the columns [j, j + PAIR) of the part, or of the first of them that `some` tells. */
-INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int j,
-                           bool whole, cut_t some)
+/* Rows first..first+rows-1 of the part: its columns [j, j + PAIR), or the first of them that `some` tells. */
+INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int first,
+                           int rows, int j, bool whole, cut_t some)
 {
     const columns_t columns = columns_get(e, part->col + j, whole, some);
     const int64_t out_bytes = (int64_t)twi_dtype_bytes(plan.out_type);
     const int64_t x3_bytes = (int64_t)twi_dtype_bytes(plan.x3_type);
-    const char *acc = (const char *)part->acc + (int64_t)j * 4;
+    const int64_t acc_step = part->ld_acc * 4, out_step = part->ld_out * out_bytes, x3_step = e->x3_ld * x3_bytes;
+    const int64_t addend_step = part->ld_addend * out_bytes;
+    const char *acc = (const char *)part->acc + first * acc_step + (int64_t)j * 4;
+    int64_t at = first * addend_step + j * out_bytes; /* in the addends */
     places_t to = {
-        .out = (char *)part->out + j * out_bytes,
+        .out = (char *)part->out + first * out_step + j * out_bytes,
         .also = part->also,
         .n_also = part->n_also,
-        .row = part->tile_row,
+        .row = first,
         .at = j * out_bytes,
         .stream = part->stream,
     };
     const char *x3 = NULL;
     if (plan.x3_type != NO_X3)
-        x3 = (const char *)e->x3 + (part->row * e->x3_ld + part->col + j) * x3_bytes;
-    const float *token = e->token ? e->token + part->row : NULL;
+        x3 = (const char *)e->x3 + (part->row + first) * x3_step + (part->col + j) * x3_bytes;
+    const float *token = e->token ? e->token + part->row + first : NULL;
     pair_t token_pair = {splat(0x3f800000u), splat(0x3f800000u)};
-    const int64_t acc_step = part->ld_acc * 4, out_step = part->ld_out * out_bytes, x3_step = e->x3_ld * x3_bytes;
-    const int64_t addend_step = part->ld_addend * out_bytes;
-    int64_t at = (part->tile_row * part->ld_addend + j) * out_bytes; /* in the addends */
-    const int rows = part->rows;
     for (int r = 0; r < rows; r++, acc += acc_step, to.out += out_step, to.row++, at += addend_step) {
         if (plan.steps == INT_TOKEN || (plan.steps == INT_ALL && token))
             token_pair.lo = token_pair.hi = splat(twi_f32_bits(token[r]));
@@ -240,14 +240,25 @@ INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, cons
     }
 }
 
-INLINE void finish_part(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part)
+/* All rows; `row` is not looked at. */
+INLINE void finish_part(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row)
 {
     int j = 0;
+    (void)row;
     for (; part->cols - j >= PAIR; j += PAIR)
-        finish_columns(plan, e, part, j, true, cut(PAIR));
+        finish_columns(plan, e, part, 0, part->rows, j, true, cut(PAIR));
     if (j < part->cols)
-        finish_columns(plan, e, part, j, false, cut(part->cols - j));
+        finish_columns(plan, e, part, 0, part->rows, j, false, cut(part->cols - j));
 }
+
+#ifdef EPI_ROW_NAME
+_Static_assert(PAIR == TWI_GEMM_ROW_COLS, "a row is a pair");
+
+INLINE void finish_row(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row)
+{
+    finish_columns(plan, e, part, row, 1, 0, true, cut(PAIR));
+}
+#endif
 
 static steps_t steps_of(const twi_gemm_epilogue_t *e)
 {
@@ -258,77 +269,107 @@ static steps_t steps_of(const twi_gemm_epilogue_t *e)
     return e->token ? INT_TOKEN : INT_SCALE;
 }
 
+/* How to get to one kind of output: all rows, or one. */
+typedef struct output {
+    twi_gemm_row_fn *all, *row;
+} output_t;
+
 /* One function a kind of output, with a loop for each kind of steps in it. */
-#define DEFINE_FINISH(name, out, x3, adds)                                                                \
-    static __attribute__((noinline)) void name(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part) \
-    {                                                                                                     \
-        switch (steps_of(e)) {                                                                            \
-        case FLOAT_PLAIN:                                                                                 \
-            finish_part((plan_t){FLOAT_PLAIN, out, x3, adds}, e, part);                                   \
-            break;                                                                                        \
-        case FLOAT_BIAS:                                                                                  \
-            finish_part((plan_t){FLOAT_BIAS, out, x3, adds}, e, part);                                    \
-            break;                                                                                        \
-        case INT_SCALE:                                                                                   \
-            finish_part((plan_t){INT_SCALE, out, x3, adds}, e, part);                                     \
-            break;                                                                                        \
-        case INT_TOKEN:                                                                                   \
-            finish_part((plan_t){INT_TOKEN, out, x3, adds}, e, part);                                     \
-            break;                                                                                        \
-        default:                                                                                          \
-            finish_part((plan_t){INT_ALL, out, x3, adds}, e, part);                                       \
-            break;                                                                                        \
-        }                                                                                                 \
+#define DEFINE_FINISH(name, finish, out, x3, adds)                                                                 \
+    static __attribute__((noinline)) void name(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row) \
+    {                                                                                                              \
+        switch (steps_of(e)) {                                                                                     \
+        case FLOAT_PLAIN:                                                                                          \
+            finish((plan_t){FLOAT_PLAIN, out, x3, adds}, e, part, row);                                            \
+            break;                                                                                                 \
+        case FLOAT_BIAS:                                                                                           \
+            finish((plan_t){FLOAT_BIAS, out, x3, adds}, e, part, row);                                             \
+            break;                                                                                                 \
+        case INT_SCALE:                                                                                            \
+            finish((plan_t){INT_SCALE, out, x3, adds}, e, part, row);                                              \
+            break;                                                                                                 \
+        case INT_TOKEN:                                                                                            \
+            finish((plan_t){INT_TOKEN, out, x3, adds}, e, part, row);                                              \
+            break;                                                                                                 \
+        default:                                                                                                   \
+            finish((plan_t){INT_ALL, out, x3, adds}, e, part, row);                                                \
+            break;                                                                                                 \
+        }                                                                                                          \
     }
-DEFINE_FINISH(to_f16, TWI_FP16, NO_X3, false)
-DEFINE_FINISH(to_f16_x3, TWI_FP16, TWI_FP16, false)
-DEFINE_FINISH(to_bf16, TWI_BFP16, NO_X3, false)
-DEFINE_FINISH(to_bf16_x3, TWI_BFP16, TWI_BFP16, false)
-DEFINE_FINISH(to_f16_add, TWI_FP16, NO_X3, true)
-DEFINE_FINISH(to_f16_x3_add, TWI_FP16, TWI_FP16, true)
-DEFINE_FINISH(to_bf16_add, TWI_BFP16, NO_X3, true)
-DEFINE_FINISH(to_bf16_x3_add, TWI_BFP16, TWI_BFP16, true)
-DEFINE_FINISH(to_f32, TWI_FP32, NO_X3, false)
-DEFINE_FINISH(to_f32_x3_f16, TWI_FP32, TWI_FP16, false)
-DEFINE_FINISH(to_f32_x3_bf16, TWI_FP32, TWI_BFP16, false)
-DEFINE_FINISH(to_f32_x3_f32, TWI_FP32, TWI_FP32, false)
 
-static __attribute__((noinline)) void to_int32(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part)
-{
-    finish_part((plan_t){INT_AS_IS, TWI_INT32, NO_X3, false}, e, part);
-}
+/* The sums themselves. */
+#define DEFINE_FINISH_INT32(name, finish)                                                                          \
+    static __attribute__((noinline)) void name(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row) \
+    {                                                                                                              \
+        finish((plan_t){INT_AS_IS, TWI_INT32, NO_X3, false}, e, part, row);                                        \
+    }
 
-static void to_any_f32(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part)
+#ifdef EPI_ROW_NAME
+#define OUTPUT(name)     \
+    {                    \
+        name, name##_row \
+    }
+#define DEFINE_OUTPUT(name, out, x3, adds)          \
+    DEFINE_FINISH(name, finish_part, out, x3, adds) \
+    DEFINE_FINISH(name##_row, finish_row, out, x3, adds)
+DEFINE_FINISH_INT32(to_int32_row, finish_row)
+#else
+#define OUTPUT(name) \
+    {                \
+        name, NULL   \
+    }
+#define DEFINE_OUTPUT(name, out, x3, adds) DEFINE_FINISH(name, finish_part, out, x3, adds)
+#endif
+
+DEFINE_FINISH_INT32(to_int32, finish_part)
+DEFINE_OUTPUT(to_f16, TWI_FP16, NO_X3, false)
+DEFINE_OUTPUT(to_f16_x3, TWI_FP16, TWI_FP16, false)
+DEFINE_OUTPUT(to_bf16, TWI_BFP16, NO_X3, false)
+DEFINE_OUTPUT(to_bf16_x3, TWI_BFP16, TWI_BFP16, false)
+DEFINE_OUTPUT(to_f16_add, TWI_FP16, NO_X3, true)
+DEFINE_OUTPUT(to_f16_x3_add, TWI_FP16, TWI_FP16, true)
+DEFINE_OUTPUT(to_bf16_add, TWI_BFP16, NO_X3, true)
+DEFINE_OUTPUT(to_bf16_x3_add, TWI_BFP16, TWI_BFP16, true)
+DEFINE_OUTPUT(to_f32, TWI_FP32, NO_X3, false)
+DEFINE_OUTPUT(to_f32_x3_f16, TWI_FP32, TWI_FP16, false)
+DEFINE_OUTPUT(to_f32_x3_bf16, TWI_FP32, TWI_BFP16, false)
+DEFINE_OUTPUT(to_f32_x3_f32, TWI_FP32, TWI_FP32, false)
+
+static output_t output_f32(const twi_gemm_epilogue_t *e)
 {
     if (!e->x3)
-        to_f32(e, part);
-    else if (e->x3_type == TWI_FP16)
-        to_f32_x3_f16(e, part);
-    else if (e->x3_type == TWI_BFP16)
-        to_f32_x3_bf16(e, part);
-    else
-        to_f32_x3_f32(e, part);
+        return (output_t)OUTPUT(to_f32);
+    if (e->x3_type == TWI_FP16)
+        return (output_t)OUTPUT(to_f32_x3_f16);
+    return e->x3_type == TWI_BFP16 ? (output_t)OUTPUT(to_f32_x3_bf16) : (output_t)OUTPUT(to_f32_x3_f32);
 }
 
-typedef void finish_fn(const twi_gemm_epilogue_t *, const twi_gemm_part_t *);
+static output_t output_of(const twi_gemm_epilogue_t *e, bool adds)
+{
+    static const output_t f16[2][2] = {{OUTPUT(to_f16), OUTPUT(to_f16_x3)},
+                                       {OUTPUT(to_f16_add), OUTPUT(to_f16_x3_add)}};
+    static const output_t bf16[2][2] = {{OUTPUT(to_bf16), OUTPUT(to_bf16_x3)},
+                                        {OUTPUT(to_bf16_add), OUTPUT(to_bf16_x3_add)}};
+    switch (e->out_type) {
+    case TWI_FP16:
+        return f16[adds][e->x3 != NULL];
+    case TWI_BFP16:
+        return bf16[adds][e->x3 != NULL];
+    case TWI_FP32:
+        return output_f32(e);
+    default:
+        return (output_t)OUTPUT(to_int32);
+    }
+}
 
 void EPI_NAME(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part)
 {
-    static finish_fn *const f16[2][2] = {{to_f16, to_f16_x3}, {to_f16_add, to_f16_x3_add}};
-    static finish_fn *const bf16[2][2] = {{to_bf16, to_bf16_x3}, {to_bf16_add, to_bf16_x3_add}};
-    const int adds = part->addends != NULL, x3 = epilogue->x3 != NULL;
-    switch (epilogue->out_type) {
-    case TWI_FP16:
-        f16[adds][x3](epilogue, part);
-        break;
-    case TWI_BFP16:
-        bf16[adds][x3](epilogue, part);
-        break;
-    case TWI_FP32:
-        to_any_f32(epilogue, part);
-        break;
-    default:
-        to_int32(epilogue, part);
-        break;
-    }
+    output_of(epilogue, part->addends != NULL).all(epilogue, part, 0);
 }
+
+#ifdef EPI_ROW_NAME
+twi_gemm_row_fn *EPI_ROW_NAME(const twi_gemm_epilogue_t *epilogue, bool adds)
+{
+    return output_of(epilogue, adds).row;
+}
+#endif

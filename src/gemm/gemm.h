@@ -57,15 +57,12 @@ typedef struct twi_gemm_place {
 
 /*
  * Called by the worker that computes the tile, from several workers at a time. Where the kernel can, a tile is
- * finished during the call for the next one, some rows at a time: then the next one's `place` comes before its
- * `rows` and `done`.
+ * finished during the call for the next one: then the next one's `place` comes before its `done`.
  */
 typedef struct twi_gemm_hook {
     void *user;
     /* Before the last k-block of a tile; its out and ld_out are those of C, and may be changed in place. */
     void (*place)(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place);
-    /* Rows first..first+rows-1 of the tile are stored at tile->out; all rows in turn. May be NULL. */
-    void (*rows)(void *user, const twi_gemm_tile_t *tile, int first, int rows);
     /* The tile is stored at tile->out. May be NULL. */
     void (*done)(void *user, const twi_gemm_tile_t *tile);
 } twi_gemm_hook_t;

@@ -57,31 +57,12 @@ void twi_gemm_pack_rows(const twi_gemm_plan_t *plan, const void *a, int64_t lda,
 
 /* ---- Tiles ------------------------------------------------------------------------------------- */
 
-/* What is done during a call, between the products: the tile before is finished, and panels of B are made. */
-typedef struct asides {
-    const strip_work_t *w;
-    strip_feed_t *feed;
-    int64_t ticks, slices; /* calls of tick, and slices during them */
-    int64_t due;           /* slices times the ticks so far, less all ticks for each */
-} asides_t;
-
-static void tick(void *arg)
+/* The panel is made during the call, a step of it at each of the call's: the first ones were made before. */
+static void feed_step(void *arg)
 {
-    asides_t *s = arg;
-    if (twi_strip_feed_lacks(s->feed) > 0)
-        twi_strip_feed_more(s->feed, s->w->kernel->ks);
-    for (s->due += s->slices; s->due >= s->ticks; s->due -= s->ticks)
-        twi_strip_finish_rows(s->w, STRIP_SLICE_ROWS);
-}
-
-static void add_asides(asides_t *s, twi_gemm_call_t *call)
-{
-    s->due = 0;
-    s->slices = call->cast.rows > 0 ? 0 : twi_strip_slices_left(s->w);
-    s->ticks = twi_strip_feed_lacks(s->feed) > 0 ? call->steps : s->slices; /* each step is made before it is used */
-    call->n_aside = (int)s->ticks;
-    call->aside = tick;
-    call->aside_arg = s;
+    strip_feed_t *feed = arg;
+    if (twi_strip_feed_lacks(feed) > 0)
+        twi_strip_feed_more(feed, feed->w->kernel->ks);
 }
 
 /* Of panel i of A and the panel of B at `col`. */
@@ -144,7 +125,6 @@ static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed
     const char *ahead = read_next(w, block, next);
     const int64_t a_at = block->k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane);
     const int64_t share = block->k_count * kernel->nr * w->plan->stored_bytes / w->n_tiles;
-    asides_t asides = {.w = w, .feed = feed};
     twi_strip_feed_lead(feed);
     for (int64_t i = 0; i < w->n_tiles; i++) {
         const twi_gemm_tile_t tile = tile_at(w, i, block->col);
@@ -163,19 +143,22 @@ static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed
             twi_strip_place(w, &tile, call.acc, &place);
             add_touches(&call, &place);
         }
-        twi_strip_cast(w, &call.cast);
+        if (w->plan->asides)
+            call.ready = twi_strip_hand(w);
         if (next && w->plan->splits)
             twi_strip_feed_split(next, w->n_tiles - i, &call.split);
-        if (w->plan->asides)
-            add_asides(&asides, &call);
+        if (twi_strip_feed_lacks(feed) > 0) {
+            call.n_aside = (int)call.steps;
+            call.aside = feed_step;
+            call.aside_arg = feed;
+        }
         kernel->run(&call);
-        if (call.cast.rows > 0)
-            twi_strip_cast_done(w);
-        if (!last)
-            continue;
-        twi_strip_ready(w);
+        if (call.ready.part)
+            twi_strip_done(w);
+        if (last)
+            twi_strip_ready(w);
         if (!w->plan->asides)
-            twi_strip_finish_rows(w, kernel->mr);
+            twi_strip_finish(w);
     }
 }
 
@@ -304,8 +287,7 @@ static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *
             twi_strip_feed_begin(&work, &block, !turn, &feeds[!turn]);
         block_of_tiles(&work, &feeds[turn], more ? &feeds[!turn] : NULL);
     }
-    if (twi_strip_slices_left(&work) > 0)
-        twi_strip_finish_rows(&work, plan->kernel->mr);
+    twi_strip_finish(&work);
 }
 
 /* Panels first..first+n-1 of a strip. */

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cpu/cpu.h"
+#include "gemm/epilogue.h"
 
 /* What a product multiplies; the value is also the number of a bit in `serves`. */
 typedef enum twi_gemm_kind { TWI_GEMM_F32, TWI_GEMM_BF16, TWI_GEMM_F16, TWI_GEMM_S8, TWI_GEMM_KINDS } twi_gemm_kind_t;
@@ -55,15 +55,13 @@ typedef struct twi_gemm_touch {
     int write; /* they will be written */
 } twi_gemm_touch_t;
 
-/* Rows of nr sums, fp32 and not denormal, that become elements of 16 bits: rounded, nothing else. */
-typedef struct twi_gemm_cast {
-    const float *from; /* rows follow each other */
-    char *to;
-    int64_t step; /* bytes between rows */
-    int rows;     /* 0: none */
-    bool f16;     /* or bf16 */
-    bool stream;  /* around the caches: rows are whole lines */
-} twi_gemm_cast_t;
+/* A tile that has its sums and waits for its epilogue. */
+typedef struct twi_gemm_ready {
+    const twi_gemm_part_t *part; /* NULL: none */
+    const twi_gemm_epilogue_t *epilogue;
+    twi_gemm_row_fn *row;
+    bool cast; /* nothing but rounding to 16 bits, and that of whole rows of fp32 that are not denormal, to one place */
+} twi_gemm_ready_t;
 
 /* Lines of 64 bytes of a stored panel of fp16 that become lanes F16X2. */
 typedef struct twi_gemm_split {
@@ -85,11 +83,11 @@ typedef struct twi_gemm_call {
     int touch_lines;
     /*
      * Work for the vector unit, which kernels with TWI_KERNEL_AMX do between their products, evenly, in calls with
-     * steps: `cast` if their sums are floats, `split` if their lanes are F16X2. A product has to wait for it only if
-     * there is much of it in one place. Anything else goes through aside(aside_arg), which is called n_aside times
-     * and may use anything but tile registers.
+     * steps: `ready` a row at a time, and `split` if their lanes are F16X2. A product has to wait for it only if there
+     * is much of it in one place. Anything else goes through aside(aside_arg), which is called n_aside times and may
+     * use anything but tile registers.
      */
-    twi_gemm_cast_t cast;
+    twi_gemm_ready_t ready;
     twi_gemm_split_t split;
     void (*aside)(void *arg);
     void *aside_arg;

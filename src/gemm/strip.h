@@ -20,13 +20,12 @@ typedef struct strip_memory {
 /* A tile that has its places. */
 typedef struct strip_placed {
     twi_gemm_tile_t tile;
-    twi_gemm_part_t part; /* of the rows that are left */
-    int left;             /* rows */
+    twi_gemm_part_t part;
 } strip_placed_t;
 
 /*
  * Tiles on their way from sums to results, one after the other. A tile is placed before the last call for its sums,
- * which asks for the lines that it will use, ready after that call, and done then or during the next one: so
+ * which asks for the lines that it will use, ready after that call, and done then or by the next one: so
  * done <= ready <= n_placed <= done + 2.
  */
 typedef struct strip_finishing {
@@ -92,8 +91,6 @@ void twi_strip_feed_split(strip_feed_t *feed, int64_t calls, twi_gemm_split_t *s
 
 /* ---- Tiles ------------------------------------------------------------------------------------- */
 
-enum { STRIP_SLICE_ROWS = 8 }; /* of a tile that are finished at a time, between the steps of others */
-
 /* Places a tile whose sums will be at `sums` until it is done; the lines that it will use are in *place_out. */
 void twi_strip_place(const strip_work_t *w, const twi_gemm_tile_t *tile, const void *sums, twi_gemm_place_t *place_out);
 
@@ -103,16 +100,13 @@ static inline void twi_strip_ready(const strip_work_t *w)
     w->memory.finishing->ready++;
 }
 
-/* Of the first tile that is not done; 0 if it is not ready. */
-int twi_strip_slices_left(const strip_work_t *w);
+/* Finishes the first tile that is not done, if it is ready. */
+void twi_strip_finish(const strip_work_t *w);
 
-/* At most so many rows more of that tile, which is ready. */
-void twi_strip_finish_rows(const strip_work_t *w, int rows);
+/* The same by the kernel, if rows of the tile are whole: hands it out. Otherwise finishes it. */
+twi_gemm_ready_t twi_strip_hand(const strip_work_t *w);
 
-/* The whole of it, if it is ready and the kernel can do it; otherwise *cast_out is left alone. */
-void twi_strip_cast(const strip_work_t *w, twi_gemm_cast_t *cast_out);
-
-/* The kernel has done that. */
-void twi_strip_cast_done(const strip_work_t *w);
+/* The kernel has finished it. */
+void twi_strip_done(const strip_work_t *w);
 
 #endif

@@ -48,12 +48,12 @@ void twi_strip_place(const strip_work_t *w, const twi_gemm_tile_t *tile, const v
     strip_placed_t *placed = &f->placed[f->n_placed++ % 2];
     placed->tile = *tile;
     place_tile(w, &placed->tile, place_out);
-    placed->left = tile->rows;
     placed->part = (twi_gemm_part_t){
         .acc = sums,
         .ld_acc = w->kernel->nr,
         .row = tile->row,
         .col = tile->col,
+        .rows = tile->rows,
         .cols = tile->cols,
         .out = place_out->out,
         .ld_out = place_out->ld_out,
@@ -68,71 +68,43 @@ void twi_strip_place(const strip_work_t *w, const twi_gemm_tile_t *tile, const v
     };
 }
 
-/* Rows of the first tile that is not done have been stored. */
-static void rows_done(const strip_work_t *w, int rows)
+void twi_strip_done(const strip_work_t *w)
 {
     strip_finishing_t *f = w->memory.finishing;
-    strip_placed_t *placed = &f->placed[f->done % 2];
-    twi_gemm_part_t *part = &placed->part;
     const twi_gemm_hook_t *hook = w->hook;
-    if (hook && hook->rows)
-        hook->rows(hook->user, &placed->tile, part->tile_row, rows);
-    placed->left -= rows;
-    if (placed->left == 0) {
-        if (hook && hook->done)
-            hook->done(hook->user, &placed->tile);
-        f->done++;
+    if (hook && hook->done)
+        hook->done(hook->user, &f->placed[f->done % 2].tile);
+    f->done++;
+}
+
+void twi_strip_finish(const strip_work_t *w)
+{
+    const strip_finishing_t *f = w->memory.finishing;
+    if (f->done == f->ready)
         return;
+    w->plan->finish(&w->epilogue, &f->placed[f->done % 2].part);
+    twi_strip_done(w);
+}
+
+/* Whether a tile of whole rows is rounded, and nothing else. Sums of kernels with tiles are not denormal. */
+static bool is_cast(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part)
+{
+    const bool plain = !e->integer && !e->fbias && !e->x3 && (e->out_type == TWI_FP16 || e->out_type == TWI_BFP16);
+    return plain && part->n_also == 0 && !part->addends;
+}
+
+twi_gemm_ready_t twi_strip_hand(const strip_work_t *w)
+{
+    const strip_finishing_t *f = w->memory.finishing;
+    const twi_gemm_part_t *part = &f->placed[f->done % 2].part;
+    if (f->done == f->ready || part->cols != w->kernel->nr) {
+        twi_strip_finish(w);
+        return (twi_gemm_ready_t){.part = NULL};
     }
-    const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
-    part->acc = (const char *)part->acc + rows * part->ld_acc * 4;
-    part->row += rows;
-    part->out = (char *)part->out + rows * part->ld_out * item_bytes;
-    part->tile_row += rows;
-}
-
-void twi_strip_finish_rows(const strip_work_t *w, int rows)
-{
-    const strip_finishing_t *f = w->memory.finishing;
-    strip_placed_t *placed = &w->memory.finishing->placed[f->done % 2];
-    placed->part.rows = placed->left < rows ? placed->left : rows;
-    w->plan->finish(&w->epilogue, &placed->part);
-    rows_done(w, placed->part.rows);
-}
-
-/* Sums that are rounded to 16 bits, and nothing else. */
-static bool is_cast(const twi_gemm_epilogue_t *e)
-{
-    return !e->integer && !e->fbias && !e->x3 && (e->out_type == TWI_FP16 || e->out_type == TWI_BFP16);
-}
-
-void twi_strip_cast(const strip_work_t *w, twi_gemm_cast_t *cast_out)
-{
-    const strip_finishing_t *f = w->memory.finishing;
-    const strip_placed_t *placed = &f->placed[f->done % 2];
-    const twi_gemm_part_t *part = &placed->part;
-    if (!w->plan->asides || f->done == f->ready || !is_cast(&w->epilogue))
-        return;
-    if (part->cols != w->kernel->nr || part->n_also > 0 || part->addends)
-        return;
-    *cast_out = (twi_gemm_cast_t){
-        .from = part->acc,
-        .to = part->out,
-        .step = part->ld_out * 2,
-        .rows = placed->left,
-        .f16 = w->epilogue.out_type == TWI_FP16,
-        .stream = part->stream,
+    return (twi_gemm_ready_t){
+        .part = part,
+        .epilogue = &w->epilogue,
+        .row = twi_gemm_row(w->plan->kernel->isa, &w->epilogue, part->addends != NULL),
+        .cast = is_cast(&w->epilogue, part),
     };
-}
-
-void twi_strip_cast_done(const strip_work_t *w)
-{
-    const strip_finishing_t *f = w->memory.finishing;
-    rows_done(w, f->placed[f->done % 2].left);
-}
-
-int twi_strip_slices_left(const strip_work_t *w)
-{
-    const strip_finishing_t *f = w->memory.finishing;
-    return f->done < f->ready ? (f->placed[f->done % 2].left + STRIP_SLICE_ROWS - 1) / STRIP_SLICE_ROWS : 0;
 }

@@ -337,20 +337,13 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
         place_partial(t, tile, slot, place);
 }
 
-static void quantise_rows(const mm_tiles_t *t, const twi_gemm_tile_t *tile, int first, int rows, char *q)
+/* A tile of the int8 wire from its scratch tile to where it is sent or summed from. */
+static void quantise_tile(const mm_tiles_t *t, const mm_strip_t *strip, const twi_gemm_tile_t *tile)
 {
-    const int64_t skip = (int64_t)first * tile->cols;
-    t->r->wire->quantise(t->r->out_type, t->worker->tiles[TILE_OWN] + skip * t->r->out_bytes, rows, tile->cols,
-                         t->op->problem.comm_scale_1 + tile->col, (int8_t *)q + skip);
-}
-
-/* Of the int8 wire. */
-static void finish_rows(void *user, const twi_gemm_tile_t *tile, int first, int rows)
-{
-    const mm_tiles_t *t = user;
-    const mm_strip_t *strip = t->rows[t->strip_of[tile->panel]].strip;
     char *slot = tile_at(t, strip, t->own, tile->row - strip->row, tile->col - t->col, tile->cols);
-    quantise_rows(t, tile, first, rows, tile->tag ? t->worker->tiles[TILE_SUMS] : slot);
+    t->r->wire->quantise(t->r->out_type, t->worker->tiles[TILE_OWN], tile->rows, tile->cols,
+                         t->op->problem.comm_scale_1 + tile->col,
+                         (int8_t *)(tile->tag ? t->worker->tiles[TILE_SUMS] : slot));
 }
 
 /* Partials of all ranks for a fused tile of another wire than the result's type, our own being in a scratch tile. */
@@ -371,6 +364,8 @@ static void finish_tile(void *user, const twi_gemm_tile_t *tile)
     mm_tiles_t *t = user;
     mm_rows_t *rows = &t->rows[t->strip_of[tile->panel]];
     const int64_t end = tile->col - t->col + tile->cols;
+    if (t->op->problem.wire == TW_WIRE_INT8)
+        quantise_tile(t, rows->strip, tile);
     if (tile->tag && t->op->problem.wire != TW_WIRE_OUT)
         sum_tile(t, rows->strip, tile);
     const bool last = tile->row + tile->rows == rows->strip->row + rows->strip->rows;
@@ -380,12 +375,10 @@ static void finish_tile(void *user, const twi_gemm_tile_t *tile)
 
 twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles)
 {
-    const bool quantised = tiles->op->problem.wire == TW_WIRE_INT8;
     tiles->own = twi_op_slot(tiles->op, tiles->op->rank, tiles->round);
     return (twi_gemm_hook_t){
         .user = tiles,
         .place = place_tile,
-        .rows = quantised ? finish_rows : NULL,
         .done = tiles->r->gathers || tiles->op->problem.wire != TW_WIRE_OUT ? finish_tile : NULL,
     };
 }

@@ -227,19 +227,19 @@ static const void *acc_place(const call_t *call)
     return p;
 }
 
-/* Rows before the part's first one, then its own. Our own addend is nowhere. */
+/* Our own addend is nowhere. */
 static const void *addend_place(const call_t *call, int a)
 {
     const twi_gemm_part_t *part = &call->part;
     const int64_t ld = part->ld_addend;
-    const size_t bytes = (size_t)((part->tile_row + part->rows - 1) * ld + part->cols) * 2;
+    const size_t bytes = (size_t)((part->rows - 1) * ld + part->cols) * 2;
     if (a == call->sheet->own)
         return NULL;
     uint8_t *p = room_place(call->rooms, (array_t)(ADDEND + a), call->at_end, bytes);
     memset(p, PANELS_FILLING, bytes);
     for (int i = 0; i < part->rows; i++)
         for (int j = 0; j < part->cols; j++)
-            store(p, (part->tile_row + i) * ld + j, 2, call->sheet->addends[a][i][j]);
+            store(p, i * ld + j, 2, call->sheet->addends[a][i][j]);
     return p;
 }
 
@@ -266,11 +266,6 @@ static size_t also_bytes(const call_t *call)
            (size_t)call->part.cols * twi_dtype_bytes(call->epilogue.out_type);
 }
 
-static uint8_t *also_at(const call_t *call)
-{
-    return (uint8_t *)call->also.at + call->part.tile_row * call->also.step;
-}
-
 static void call_lay_out(call_t *call)
 {
     const sheet_t *sheet = call->sheet;
@@ -290,8 +285,7 @@ static void call_lay_out(call_t *call)
     part->acc = acc_place(call);
     part->out = room_place(call->rooms, OUT, call->at_end, out_bytes(call));
     if (call->also.step > 0) {
-        uint8_t *rows = room_place(call->rooms, ALSO, call->at_end, also_bytes(call));
-        call->also.at = (char *)rows - part->tile_row * call->also.step;
+        call->also.at = (char *)room_place(call->rooms, ALSO, call->at_end, also_bytes(call));
         part->also = &call->also;
         part->n_also = 1;
     }
@@ -335,9 +329,10 @@ static void check_also(const call_t *call)
     const int64_t ld = call->also.step / (int64_t)size;
     for (int i = 0; i < part->rows; i++)
         for (int64_t j = 0; j < (i < part->rows - 1 ? ld : part->cols); j++)
-            CHECK_EQ(load(also_at(call), i * ld + j, size), j < part->cols ? load(part->out, i * part->ld_out + j, size)
-                                                            : size == 2    ? 0xa5a5u
-                                                                           : 0xa5a5a5a5u);
+            CHECK_EQ(load((const uint8_t *)call->also.at, i * ld + j, size),
+                     j < part->cols ? load(part->out, i * part->ld_out + j, size)
+                     : size == 2    ? 0xa5a5u
+                                    : 0xa5a5a5a5u);
 }
 
 /* The rest of the pages of an output, before or after it. */
@@ -353,22 +348,39 @@ static void check_around(const call_t *call, array_t array, size_t bytes)
         CHECK_EQ(p[i], PANELS_FILLING);
 }
 
-static void call_run(call_t *call)
+static void call_clear(const call_t *call)
 {
-    call_lay_out(call);
     memset(call->part.out, PANELS_FILLING, out_bytes(call));
     if (call->part.n_also)
-        memset(also_at(call), PANELS_FILLING, also_bytes(call));
-    twi_gemm_finish(call->level)(&call->epilogue, &call->part);
+        memset(call->also.at, PANELS_FILLING, also_bytes(call));
+}
+
+static void call_check(const call_t *call)
+{
     for (int i = 0; i < call->part.rows; i++)
         check_row(call, i);
     check_around(call, OUT, out_bytes(call));
     if (call->part.n_also) {
         check_also(call);
         check_around(call, ALSO, also_bytes(call));
-        memset(also_at(call), PANELS_FILLING, also_bytes(call));
     }
-    memset(call->part.out, PANELS_FILLING, out_bytes(call));
+    call_clear(call);
+}
+
+/* At once; then a row at a time, from the last one on, where the level can. */
+static void call_run(call_t *call)
+{
+    call_lay_out(call);
+    call_clear(call);
+    twi_gemm_finish(call->level)(&call->epilogue, &call->part);
+    call_check(call);
+    twi_gemm_row_fn *row = twi_gemm_row(call->level, &call->epilogue, call->part.addends != NULL);
+    CHECK((row != NULL) == (call->level >= TWI_ISA_AVX512BF16));
+    if (!row || call->part.cols != TWI_GEMM_ROW_COLS)
+        return;
+    for (int i = call->part.rows - 1; i >= 0; i--)
+        row(&call->epilogue, &call->part, i);
+    call_check(call);
 }
 
 static call_t call_random(const sheet_t *sheet, const rooms_t *rooms, const twi_gemm_epilogue_t *e, int rows, int cols,
@@ -382,7 +394,6 @@ static call_t call_random(const sheet_t *sheet, const rooms_t *rooms, const twi_
                                   .col = (int64_t)(r >> 16) % SIDE,
                                   .ld_acc = (cols + 15) / 16 * 16 + (r >> 24 & 1 ? 16 : 0),
                                   .ld_out = cols + (int64_t)((r >> 32) % GAP),
-                                  .tile_row = (int)((r >> 44) % SIDE),
                                   .ld_addend = cols + (int64_t)((r >> 48) % GAP),
                                   .addend_ahead = (int64_t)(r >> 54) * 4096 - 4096};
     if (call.part.ld_acc > MAX_COLS)

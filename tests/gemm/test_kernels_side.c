@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What kernels with tile registers do for the vector unit besides their products: sums that are cast, and fp16 that is
- * split. In pieces of any size, with each other and with other work, in calls of few and of many steps; the sums of the
+ * What kernels with tile registers do for the vector unit besides their products: tiles that are finished, sums that are
+ * cast, and fp16 that is split. In pieces of any size, with each other and with other work, in calls of few and of many steps; the sums of the
  * call itself must not change. Memory ends where arrays end.
  */
 #include <stdlib.h>
@@ -80,9 +80,9 @@ static float random_sum(void)
     return fpclassify(x) == FP_SUBNORMAL ? 0.0f : x;
 }
 
-static void check_row(const twi_gemm_cast_t *cast, const float *sums, const uint8_t *row)
+static void check_row(bool f16, const float *sums, const uint8_t *row)
 {
-    const scalar_format_t format = cast->f16 ? scalar_f16 : scalar_bf16;
+    const scalar_format_t format = f16 ? scalar_f16 : scalar_bf16;
     for (int j = 0; j < SIDE; j++) {
         uint16_t got;
         memcpy(&got, row + 2 * j, 2);
@@ -104,15 +104,51 @@ static void try_cast(const twi_gemm_kernel_t *kernel, int rows, bool f16, bool s
     for (int i = 0; i < SIDE * SIDE; i++)
         sums[i] = random_sum();
     uint8_t *to = room.data + room.bytes - bytes;
-    twi_gemm_call_t call = {.cast = {sums, (char *)to, (int64_t)step, rows, f16, stream}};
+    const twi_gemm_epilogue_t epilogue = {.out_type = f16 ? TWI_FP16 : TWI_BFP16};
+    const twi_gemm_part_t part = {
+        .acc = sums,
+        .ld_acc = SIDE,
+        .rows = rows,
+        .cols = SIDE,
+        .out = to,
+        .ld_out = (int64_t)step / 2,
+        .stream = stream,
+    };
+    twi_gemm_call_t call = {.ready = {.part = &part, .epilogue = &epilogue, .cast = true}};
     run_call(kernel, 1 + (int)panels_below(&rng, MAX_STEPS), panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0,
              &call);
     for (int r = 0; r < rows; r++)
-        check_row(&call.cast, sums + r * SIDE, to + (size_t)r * step);
+        check_row(f16, sums + r * SIDE, to + (size_t)r * step);
     for (size_t i = 0; i < room.bytes; i++) {
         const ptrdiff_t at = (ptrdiff_t)i - (to - room.data);
         if (at < 0 || (size_t)at % step >= LINE)
             CHECK_EQ(room.data[i], PANELS_FILLING);
+    }
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------- */
+
+/* Rows must come in order, each once. */
+static void count_row(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part, int row)
+{
+    int *next = part->out;
+    CHECK_EQ(epilogue->out_type, TWI_FP32);
+    CHECK_EQ(row, *next);
+    ++*next;
+}
+
+static void rows(const twi_gemm_kernel_t *kernel)
+{
+    rng = panels_random(33);
+    for (int n = 1; n <= SIDE; n++) {
+        for (int steps = 1; steps <= MAX_STEPS; steps++) {
+            int next = 0;
+            const twi_gemm_epilogue_t epilogue = {.out_type = TWI_FP32};
+            const twi_gemm_part_t part = {.rows = n, .cols = SIDE, .out = &next};
+            twi_gemm_call_t call = {.ready = {.part = &part, .epilogue = &epilogue, .row = count_row}};
+            run_call(kernel, steps, panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0, &call);
+            CHECK_EQ(next, n);
+        }
     }
 }
 
@@ -123,7 +159,8 @@ static void try_split(const twi_gemm_kernel_t *kernel, int64_t first, int64_t li
 {
     static panels_guard_t room_from;
     static _Alignas(64) uint16_t panel[SPLIT_STEPS * 2 * STEP_LINES * LINE_WORDS];
-    uint16_t hi[LINE_WORDS], lo[LINE_WORDS];
+    static _Alignas(64) float ones[SIDE];
+    uint16_t hi[LINE_WORDS], lo[LINE_WORDS], cast[SIDE];
     if (!room_from.map)
         room_from = panels_guarded(SPLIT_STEPS * STEP_LINES * LINE, true);
     uint8_t *from = room_from.data + room_from.bytes - (size_t)lines * LINE;
@@ -131,8 +168,10 @@ static void try_split(const twi_gemm_kernel_t *kernel, int64_t first, int64_t li
         from[i] = (uint8_t)panels_next(&rng);
     memset(panel, PANELS_FILLING, sizeof panel);
     twi_gemm_call_t call = {.split = {(const uint16_t *)(const void *)from, panel, first, lines}};
+    const twi_gemm_epilogue_t epilogue = {.out_type = TWI_FP16};
+    const twi_gemm_part_t part = {.acc = ones, .ld_acc = SIDE, .rows = 1, .cols = SIDE, .out = cast};
     if (panels_below(&rng, 2))
-        call.cast = (twi_gemm_cast_t){.from = (const float *)panel, .to = (char *)hi, .step = 0, .rows = 1};
+        call.ready = (twi_gemm_ready_t){.part = &part, .epilogue = &epilogue, .cast = true};
     run_call(kernel, 1 + (int)panels_below(&rng, MAX_STEPS), panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0,
              &call);
     for (int64_t line = 0; line < SPLIT_STEPS * STEP_LINES; line++) {
@@ -191,6 +230,16 @@ TEST(casts_bf16)
 TEST(casts_f16)
 {
     try_kernel("twi_gemm_f16_f16_f32_32x32x32__amx", casts);
+}
+
+TEST(rows_bf16)
+{
+    try_kernel("twi_gemm_bf16_bf16_f32_32x32x32__amx", rows);
+}
+
+TEST(rows_f16)
+{
+    try_kernel("twi_gemm_f16_f16_f32_32x32x32__amx", rows);
 }
 
 TEST(splits_f16)

@@ -141,10 +141,10 @@ void twi_gemm_finish__portable(const twi_gemm_epilogue_t *epilogue, const twi_ge
         for (int j = 0; j < part->cols; j += STRIP) {
             const int left = part->cols - j;
             const strip_t strip = {part->row + r, part->col + j, left < STRIP ? left : STRIP};
-            const int64_t at = (part->tile_row + r) * part->ld_addend + j;
+            const int64_t at = (int64_t)r * part->ld_addend + j;
             finish_strip(epilogue, part, strip, at, acc + (int64_t)j * 4, out + j * out_bytes);
         }
         for (int i = 0; i < part->n_also; i++)
-            memcpy(part->also[i].at + (part->tile_row + r) * part->also[i].step, out, (size_t)(part->cols * out_bytes));
+            memcpy(part->also[i].at + r * part->also[i].step, out, (size_t)(part->cols * out_bytes));
     }
 }

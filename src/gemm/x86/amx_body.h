@@ -94,15 +94,17 @@ AMX_INLINE void amx_store_sums(char *out, int lower)
  * What is done on the way, besides the steps: at every gap between products its share. `due` are the pieces of each
  * kind times the gaps so far, less all gaps for each piece that is done.
  */
-enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_SPLIT = 4, AMX_CALL = 8 };
+enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_ROWS = 4, AMX_SPLIT = 8, AMX_CALL = 16 };
 
 typedef struct amx_side {
     const twi_gemm_call_t *call;
     int64_t gaps; /* of the call */
-    int64_t touch_due, cast_due, split_due, call_due;
+    int64_t touch_due, rows_due, split_due, call_due;
     twi_touch_t touch;
+    int row, rows; /* the next one that is finished, and all; if they are cast: */
     const float *cast_from;
     char *cast_to;
+    int64_t cast_step;
     const uint16_t *split_from;
     uint16_t *split_to;
     int64_t split_left; /* lines of the step */
@@ -117,25 +119,35 @@ typedef struct amx_steps {
     amx_step_fn *full, *upper;
     size_t bytes; /* of the planes */
     int gaps;     /* of a step */
+    int kinds;    /* of work on the side that there may be */
 } amx_steps_t;
 
 AMX_INLINE void amx_cast_row(amx_side_t *side)
 {
-    const twi_gemm_cast_t *cast = &side->call->cast;
+    const twi_gemm_ready_t *ready = &side->call->ready;
     const __m512 left = _mm512_load_ps(side->cast_from), right = _mm512_load_ps(side->cast_from + AMX_HALF);
     __m512i row;
-    if (cast->f16)
+    if (ready->epilogue->out_type == TWI_FP16)
         row = _mm512_inserti64x4(
             _mm512_castsi256_si512(_mm512_cvtps_ph(left, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)),
             _mm512_cvtps_ph(right, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), 1);
     else
         row = (__m512i)_mm512_cvtne2ps_pbh(right, left);
-    if (cast->stream)
+    if (ready->part->stream)
         _mm512_stream_si512((__m512i *)side->cast_to, row);
     else
         _mm512_storeu_si512(side->cast_to, row);
     side->cast_from += 2 * AMX_HALF;
-    side->cast_to += cast->step;
+    side->cast_to += side->cast_step;
+}
+
+AMX_INLINE void amx_finish_row(amx_side_t *side)
+{
+    const twi_gemm_ready_t *ready = &side->call->ready;
+    if ((side->kinds & AMX_CAST) && (!(side->kinds & AMX_ROWS) || ready->cast))
+        amx_cast_row(side);
+    else
+        ready->row(ready->epilogue, ready->part, side->row++);
 }
 
 AMX_INLINE void amx_split_line(amx_side_t *side)
@@ -159,9 +171,9 @@ AMX_INLINE void amx_gap(amx_side_t *side)
     if (side->kinds & AMX_TOUCH)
         for (side->touch_due += call->touch_lines; side->touch_due >= side->gaps; side->touch_due -= side->gaps)
             twi_touch_next(&side->touch);
-    if (side->kinds & AMX_CAST)
-        for (side->cast_due += call->cast.rows; side->cast_due >= side->gaps; side->cast_due -= side->gaps)
-            amx_cast_row(side);
+    if (side->kinds & (AMX_CAST | AMX_ROWS))
+        for (side->rows_due += side->rows; side->rows_due >= side->gaps; side->rows_due -= side->gaps)
+            amx_finish_row(side);
     if (side->kinds & AMX_SPLIT)
         for (side->split_due += call->split.lines; side->split_due >= side->gaps; side->split_due -= side->gaps)
             amx_split_line(side);
@@ -175,9 +187,11 @@ AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, int gaps, int kinds)
     amx_side_t side = {.call = call, .gaps = call->steps * gaps, .kinds = kinds};
     if (kinds & AMX_TOUCH)
         side.touch = twi_touch_begin(call);
-    if (kinds & AMX_CAST) {
-        side.cast_from = call->cast.from;
-        side.cast_to = call->cast.to;
+    if ((kinds & (AMX_CAST | AMX_ROWS)) && call->ready.part) {
+        side.rows = call->ready.part->rows;
+        side.cast_from = call->ready.part->acc;
+        side.cast_to = call->ready.part->out;
+        side.cast_step = call->ready.part->ld_out * 2;
     }
     if (kinds & AMX_SPLIT) {
         const int64_t lines = AMX_PLANE_BYTES / AMX_LINE, line = call->split.first % lines;
@@ -204,30 +218,27 @@ AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lowe
     }
 }
 
-/* Whatever is rare shares a loop. */
+/* What is rare shares a loop. */
 AMX_INLINE void amx_run_any(const twi_gemm_call_t *call, amx_steps_t steps, int lower)
 {
-    const int rare = (call->touch_lines > 0 ? AMX_TOUCH : 0) | (call->n_aside > 0 ? AMX_CALL : 0);
-    switch (rare | (call->cast.rows > 0 ? AMX_CAST : 0) | (call->split.lines > 0 ? AMX_SPLIT : 0)) {
-    case 0:
+    const int splits = steps.kinds & AMX_SPLIT;
+    const int kinds = (call->touch_lines > 0 ? AMX_TOUCH : 0) | (call->split.lines > 0 ? AMX_SPLIT : 0) |
+                      (call->n_aside > 0 ? AMX_CALL : 0) |
+                      (!call->ready.part  ? 0
+                       : call->ready.cast ? AMX_CAST
+                                          : AMX_ROWS);
+    if (kinds == 0)
         amx_run(call, steps, lower, 0);
-        break;
-    case AMX_CAST:
+    else if ((steps.kinds & AMX_CAST) && kinds == AMX_CAST)
         amx_run(call, steps, lower, AMX_CAST);
-        break;
-    case AMX_SPLIT:
+    else if (kinds == AMX_ROWS)
+        amx_run(call, steps, lower, AMX_ROWS);
+    else if (splits && kinds == AMX_SPLIT)
         amx_run(call, steps, lower, AMX_SPLIT);
-        break;
-    case AMX_CAST | AMX_SPLIT:
-        amx_run(call, steps, lower, AMX_CAST | AMX_SPLIT);
-        break;
-    case AMX_CALL:
-        amx_run(call, steps, lower, AMX_CALL);
-        break;
-    default:
-        amx_run(call, steps, lower, AMX_TOUCH | AMX_CAST | AMX_SPLIT | AMX_CALL);
-        break;
-    }
+    else if (splits && kinds == (AMX_SPLIT | AMX_CAST))
+        amx_run(call, steps, lower, AMX_SPLIT | AMX_CAST);
+    else
+        amx_run(call, steps, lower, steps.kinds);
 }
 
 /* The whole call, but that the sums go to `out` instead of call->acc; lower: there are more than 16 rows. */
@@ -251,37 +262,37 @@ AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_steps_t ste
 }
 
 /*
- * The kernel `name` whose step is one product a tile, by the instruction `dp`. A is loaded past the
+ * The kernel `name` whose step is one product a tile, by the instruction `dp`, with some kinds of work on the side. A is loaded past the
  * first-level cache where B has to stay there: where there are other panels of A to meet. Loads come before
  * products: a product right after each load left the unit idle more often, with a busy neighbour above all.
  */
-#define AMX_KERNEL(name, dp)                                                                     \
-    AMX_INLINE void name##_upper(const char *a, const char *b, amx_side_t *side)                 \
-    {                                                                                            \
-        amx_gap(side);                                                                           \
-        _tile_loadd(4, a, AMX_A_LD);                                                             \
-        _tile_loadd(6, b, AMX_B_LD);                                                             \
-        dp(0, 4, 6);                                                                             \
-        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                               \
-        dp(1, 4, 7);                                                                             \
-    }                                                                                            \
-                                                                                                 \
-    AMX_INLINE void name##_full(const char *a, const char *b, amx_side_t *side)                  \
-    {                                                                                            \
-        amx_gap(side);                                                                           \
-        _tile_stream_loadd(4, a, AMX_A_LD);                                                      \
-        _tile_loadd(6, b, AMX_B_LD);                                                             \
-        _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                        \
-        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                               \
-        dp(0, 4, 6);                                                                             \
-        dp(2, 5, 6);                                                                             \
-        dp(3, 5, 7);                                                                             \
-        dp(1, 4, 7);                                                                             \
-    }                                                                                            \
-                                                                                                 \
-    void name(const twi_gemm_call_t *call)                                                       \
-    {                                                                                            \
-        amx_call(call, call->acc, (amx_steps_t){name##_full, name##_upper, AMX_PLANE_BYTES, 1}); \
+#define AMX_KERNEL(name, dp, kinds)                                                                     \
+    AMX_INLINE void name##_upper(const char *a, const char *b, amx_side_t *side)                        \
+    {                                                                                                   \
+        amx_gap(side);                                                                                  \
+        _tile_loadd(4, a, AMX_A_LD);                                                                    \
+        _tile_loadd(6, b, AMX_B_LD);                                                                    \
+        dp(0, 4, 6);                                                                                    \
+        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                                      \
+        dp(1, 4, 7);                                                                                    \
+    }                                                                                                   \
+                                                                                                        \
+    AMX_INLINE void name##_full(const char *a, const char *b, amx_side_t *side)                         \
+    {                                                                                                   \
+        amx_gap(side);                                                                                  \
+        _tile_stream_loadd(4, a, AMX_A_LD);                                                             \
+        _tile_loadd(6, b, AMX_B_LD);                                                                    \
+        _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                               \
+        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                                      \
+        dp(0, 4, 6);                                                                                    \
+        dp(2, 5, 6);                                                                                    \
+        dp(3, 5, 7);                                                                                    \
+        dp(1, 4, 7);                                                                                    \
+    }                                                                                                   \
+                                                                                                        \
+    void name(const twi_gemm_call_t *call)                                                              \
+    {                                                                                                   \
+        amx_call(call, call->acc, (amx_steps_t){name##_full, name##_upper, AMX_PLANE_BYTES, 1, kinds}); \
     }
 
 #endif

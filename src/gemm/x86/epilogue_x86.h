@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The epilogue with AVX-512 F, BW, DQ and VL. Partial pairs are masked. Any thread. The including file defines
- * EPI_NAME, and EPI_BF16 if it has AVX512_BF16.
+ * EPI_NAME, EPI_BF16 if it has AVX512_BF16, and EPI_ROW_NAME if rows are wanted one at a time.
  */
 #include <immintrin.h>
 #include <stdbool.h>

@@ -206,7 +206,8 @@ void twi_gemm_f16_f16_f32_32x32x32__amx(const twi_gemm_call_t *call)
 {
     __attribute__((aligned(64))) float tile[F16_SIDE * F16_SIDE];
     float *out = call->accumulate ? tile : call->acc;
-    amx_call(call, out, (amx_steps_t){f16_step_full, f16_step_upper, F16_STEP_BYTES, F16_GAPS});
+    const int kinds = AMX_TOUCH | AMX_CAST | AMX_ROWS | AMX_SPLIT | AMX_CALL;
+    amx_call(call, out, (amx_steps_t){f16_step_full, f16_step_upper, F16_STEP_BYTES, F16_GAPS, kinds});
     if (__builtin_expect(f16_suspect(out, call->rows), 0))
         f16_mend(call, out);
     if (call->accumulate)
