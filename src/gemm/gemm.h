@@ -26,33 +26,25 @@ typedef struct twi_gemm_antiquant {
     int64_t group;       /* rows of B that share a row of scales; k if there is one for all */
 } twi_gemm_antiquant_t;
 
-/* A finished tile. */
+/* A tile of the result. */
 typedef struct twi_gemm_tile {
     int64_t row, col; /* its place in C */
     int rows, cols;
-    void *out; /* its first element */
-    int64_t ld_out;
     int group; /* of rows */
     int panel; /* of A, counted in the strip */
-    int tag;   /* as the hook's place said */
 } twi_gemm_tile_t;
 
 #define TWI_GEMM_TOUCH_MAX 16 /* ranges */
 
-/* Where a tile goes, and what will be used when it is finished. */
+/*
+ * Where a tile goes, and what will be used when it is finished. A hook may change the places of the part and its
+ * addends, whose rows have as many elements as the tile has columns. What it lists stays until the tile is done.
+ */
 typedef struct twi_gemm_place {
-    void *out;
-    int64_t ld_out;
-    const twi_gemm_also_t *also; /* other places for the same; they stay until it is done */
-    int n_also;
-    bool stream; /* rows of all places are whole lines, and are stored around the caches if the level can */
-    int tag;     /* for the hook itself */
-    /* Lines that the hook will use, prefetched during the last k-block. */
-    twi_gemm_touch_t touch[TWI_GEMM_TOUCH_MAX];
+    twi_gemm_part_t part;
+    int tag; /* for the hook itself */
     int n_touch;
-    /* Addends of the epilogue: tiles whose rows have as many elements as this one; they stay until it is done. */
-    const void *const *addends;
-    int n_addends, own;
+    twi_gemm_touch_t touch[TWI_GEMM_TOUCH_MAX]; /* lines that will be used, prefetched during the last k-block */
 } twi_gemm_place_t;
 
 /*
@@ -61,10 +53,10 @@ typedef struct twi_gemm_place {
  */
 typedef struct twi_gemm_hook {
     void *user;
-    /* Before the last k-block of a tile; its out and ld_out are those of C, and may be changed in place. */
+    /* Before the last k-block of a tile; the place is that in C. */
     void (*place)(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place);
-    /* The tile is stored at tile->out. May be NULL. */
-    void (*done)(void *user, const twi_gemm_tile_t *tile);
+    /* The tile is stored at its place. May be NULL. */
+    void (*done)(void *user, const twi_gemm_tile_t *tile, const twi_gemm_place_t *place);
 } twi_gemm_hook_t;
 
 /*

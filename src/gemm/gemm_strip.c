@@ -65,38 +65,22 @@ static void feed_step(void *arg)
         twi_strip_feed_more(feed, feed->w->kernel->ks);
 }
 
-/* Of panel i of A and the panel of B at `col`. */
-static twi_gemm_tile_t tile_at(const strip_work_t *w, int64_t i, int64_t col)
-{
-    const twi_gemm_kernel_t *kernel = w->kernel;
-    const twi_gemm_panel_t rows = twi_gemm_strip_panel(w->strip, kernel->mr, i);
-    const int64_t cols = w->strip->col + w->strip->cols - col;
-    return (twi_gemm_tile_t){
-        .row = rows.row,
-        .col = col,
-        .rows = rows.rows,
-        .cols = cols < kernel->nr ? (int)cols : kernel->nr,
-        .group = w->strip->group,
-        .panel = w->strip->first_panel + (int)i,
-    };
-}
-
 static void add_touches(twi_gemm_call_t *call, const twi_gemm_place_t *place)
 {
     call->touch = place->touch;
     call->n_touch = place->n_touch;
+    call->touch_lines = 0;
     for (int i = 0; i < place->n_touch; i++)
         call->touch_lines += place->touch[i].n;
 }
 
-/* Sums of the tile with panel i of A. Those that need not wait share one place. */
-static char *sums_at(const strip_work_t *w, const strip_block_t *block, int64_t i)
+/* Sums of the tiles of a block: of the first one. Those that need not wait share one place. */
+static char *sums_of(const strip_work_t *w, const strip_block_t *block)
 {
     const twi_gemm_blocks_t *blocks = &w->plan->blocks;
-    const int64_t tile_bytes = (int64_t)w->kernel->mr * w->kernel->nr * 4;
-    const int64_t column = (block->col - w->strip->col) % blocks->nb / w->kernel->nr;
-    const int64_t before = blocks->pass < w->plan->k_pad ? column * w->n_tiles : 0;
-    return w->memory.sums + (blocks->kb < w->plan->k_pad ? before + i : 0) * tile_bytes;
+    const int64_t column_bytes = w->n_tiles * w->kernel->mr * 4; /* of each column of B */
+    const bool wait = blocks->pass < w->plan->k_pad;
+    return w->memory.sums + (wait ? (block->col - w->strip->col) % blocks->nb * column_bytes : 0);
 }
 
 /*
@@ -119,45 +103,47 @@ static const char *read_next(const strip_work_t *w, const strip_block_t *block, 
 /* All panels of A with one block. Each call brings its share of what follows it nearer. */
 static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed_t *next)
 {
+    const twi_gemm_plan_t *plan = w->plan;
     const twi_gemm_kernel_t *kernel = w->kernel;
-    const strip_block_t *block = &feed->block;
-    const bool last = block->k0 + block->k_count == w->plan->k_pad;
-    const char *ahead = read_next(w, block, next);
-    const int64_t a_at = block->k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane);
-    const int64_t share = block->k_count * kernel->nr * w->plan->stored_bytes / w->n_tiles;
+    const strip_block_t block = feed->block;
+    const bool last = block.k0 + block.k_count == plan->k_pad, splits = next && plan->splits, asides = plan->asides;
+    const int64_t n = w->n_tiles, left = w->strip->col + w->strip->cols - block.col;
+    const int cols = left < kernel->nr ? (int)left : kernel->nr;
+    const int64_t sums_bytes = plan->blocks.kb < plan->k_pad ? (int64_t)kernel->mr * kernel->nr * 4 : 0;
+    const char *a = (const char *)w->strip->a + block.k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane);
+    const char *ahead = read_next(w, &block, next);
+    const int64_t share = ahead ? block.k_count * kernel->nr * plan->stored_bytes / n : 0;
+    char *sums = sums_of(w, &block);
     twi_strip_feed_lead(feed);
-    for (int64_t i = 0; i < w->n_tiles; i++) {
-        const twi_gemm_tile_t tile = tile_at(w, i, block->col);
-        twi_gemm_call_t call = {
-            .a = (const char *)w->strip->a + i * w->plan->panel_bytes + a_at,
-            .b = feed->panel ? feed->panel : feed->stored,
-            .acc = sums_at(w, block, i),
-            .steps = block->k_count / kernel->ks,
-            .rows = tile.rows,
-            .accumulate = block->k0 > 0,
-            .ahead = ahead ? ahead + i * share : NULL,
-            .ahead_bytes = ahead ? share : 0,
-        };
-        twi_gemm_place_t place;
+    twi_gemm_call_t call = {
+        .b = feed->panel ? feed->panel : feed->stored,
+        .steps = block.k_count / kernel->ks,
+        .accumulate = block.k0 > 0,
+        .ahead_bytes = share,
+        .aside = feed_step,
+        .aside_arg = feed,
+    };
+    for (int64_t i = 0; i < n; i++) {
+        strip_placed_t *placed = NULL;
+        call.a = a + i * plan->panel_bytes;
+        call.acc = sums + i * sums_bytes;
+        call.rows = twi_gemm_strip_panel(w->strip, kernel->mr, i).rows;
+        call.ahead = ahead ? ahead + i * share : NULL;
+        call.n_aside = twi_strip_feed_lacks(feed) > 0 ? (int)call.steps : 0;
         if (last) {
-            twi_strip_place(w, &tile, call.acc, &place);
-            add_touches(&call, &place);
+            placed = twi_strip_place(w, i, block.col, cols, call.acc);
+            add_touches(&call, &placed->place);
         }
-        if (w->plan->asides)
-            call.ready = twi_strip_hand(w);
-        if (next && w->plan->splits)
-            twi_strip_feed_split(next, w->n_tiles - i, &call.split);
-        if (twi_strip_feed_lacks(feed) > 0) {
-            call.n_aside = (int)call.steps;
-            call.aside = feed_step;
-            call.aside_arg = feed;
-        }
+        if (asides)
+            twi_strip_hand(w, &call.ready);
+        if (splits)
+            twi_strip_feed_split(next, n - i, &call.split);
         kernel->run(&call);
         if (call.ready.part)
             twi_strip_done(w);
         if (last)
-            twi_strip_ready(w);
-        if (!w->plan->asides)
+            w->memory.finishing->ready = placed;
+        if (!asides)
             twi_strip_finish(w);
     }
 }
@@ -206,7 +192,6 @@ static strip_memory_t memory_at(const twi_gemm_plan_t *plan, void *base)
 {
     strip_memory_t m;
     (void)divide(plan, base, &m);
-    m.finishing->ready = m.finishing->n_placed = m.finishing->done = 0;
     if (m.spread)
         m.spread[0] = -1;
     return m;
@@ -264,9 +249,15 @@ static bool block_after(const strip_work_t *w, const strip_block_t *block, strip
     return col < right;
 }
 
+/* Whether it only rounds. */
+static bool rounds(const twi_gemm_epilogue_t *e)
+{
+    return !e->integer && !e->fbias && !e->x3 && (e->out_type == TWI_FP16 || e->out_type == TWI_BFP16);
+}
+
 static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory)
 {
-    const strip_work_t work = {
+    strip_work_t work = {
         .plan = plan,
         .problem = plan->problem,
         .kernel = plan->kernel,
@@ -277,6 +268,11 @@ static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *
         .memory = memory_at(plan, memory),
         .n_tiles = twi_gemm_strip_panels(strip, plan->kernel->mr),
     };
+    work.out_bytes = (int64_t)twi_dtype_bytes(work.epilogue.out_type);
+    work.rounds = rounds(&work.epilogue);
+    for (int adds = 0; adds < 2; adds++)
+        work.row[adds] = twi_gemm_row(plan->kernel->isa, &work.epilogue, adds);
+    twi_strip_finishing_begin(&work);
     strip_block_t block = block_at(plan, strip->col, 0);
     strip_feed_t feeds[2];
     twi_strip_feed_begin(&work, &block, 0, &feeds[0]);

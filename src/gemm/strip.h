@@ -20,17 +20,17 @@ typedef struct strip_memory {
 /* A tile that has its places. */
 typedef struct strip_placed {
     twi_gemm_tile_t tile;
-    twi_gemm_part_t part;
+    twi_gemm_place_t place;
 } strip_placed_t;
 
 /*
  * Tiles on their way from sums to results, one after the other. A tile is placed before the last call for its sums,
- * which asks for the lines that it will use, ready after that call, and done then or by the next one: so
- * done <= ready <= n_placed <= done + 2.
+ * which asks for the lines that it will use, ready after that call, and done then or by the next one.
  */
 typedef struct strip_finishing {
-    int64_t n_placed, ready, done;
     strip_placed_t placed[2]; /* by turns */
+    int turn;
+    strip_placed_t *ready; /* NULL: none */
 } strip_finishing_t;
 
 /* What is the same for all calls of a stack. */
@@ -42,6 +42,9 @@ typedef struct strip_work {
     const twi_gemm_hook_t *hook;
     twi_gemm_antiquant_t antiquant;
     twi_gemm_epilogue_t epilogue; /* its vectors are those of the group */
+    twi_gemm_row_fn *row[2];      /* of it: without addends, and with them */
+    int64_t out_bytes;            /* of an element */
+    bool rounds;                  /* it does nothing but round to 16 bits */
     strip_memory_t memory;
     int64_t n_tiles; /* panels of A: tiles of a column */
 } strip_work_t;
@@ -91,20 +94,17 @@ void twi_strip_feed_split(strip_feed_t *feed, int64_t calls, twi_gemm_split_t *s
 
 /* ---- Tiles ------------------------------------------------------------------------------------- */
 
-/* Places a tile whose sums will be at `sums` until it is done; the lines that it will use are in *place_out. */
-void twi_strip_place(const strip_work_t *w, const twi_gemm_tile_t *tile, const void *sums, twi_gemm_place_t *place_out);
+/* Before the first tile of a stack. */
+void twi_strip_finishing_begin(const strip_work_t *w);
 
-/* The sums of the next tile are there. */
-static inline void twi_strip_ready(const strip_work_t *w)
-{
-    w->memory.finishing->ready++;
-}
+/* Places the tile of panel i of A and of `cols` columns from `col` on. Its sums will be at `sums` until it is done. */
+strip_placed_t *twi_strip_place(const strip_work_t *w, int64_t i, int64_t col, int cols, const void *sums);
 
-/* Finishes the first tile that is not done, if it is ready. */
+/* Finishes the tile that is ready, if there is one. */
 void twi_strip_finish(const strip_work_t *w);
 
 /* The same by the kernel, if rows of the tile are whole: hands it out. Otherwise finishes it. */
-twi_gemm_ready_t twi_strip_hand(const strip_work_t *w);
+void twi_strip_hand(const strip_work_t *w, twi_gemm_ready_t *ready_out);
 
 /* The kernel has finished it. */
 void twi_strip_done(const strip_work_t *w);

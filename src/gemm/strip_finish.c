@@ -7,104 +7,106 @@ enum {
     ADDEND_TILES = 2, /* addends are asked for so many tiles ahead */
 };
 
-/* The lines of a tile in a row-major matrix: those at one place of every row are a range. */
-static int lines_of(const twi_gemm_tile_t *tile, int64_t item_bytes, twi_gemm_touch_t *touch)
+void twi_strip_finishing_begin(const strip_work_t *w)
 {
-    const char *row = tile->out, *end = row + tile->cols * item_bytes;
-    int n = 0;
-    for (const char *line = row - (uintptr_t)row % LINE_BYTES; line < end; line += LINE_BYTES)
-        touch[n++] = (twi_gemm_touch_t){.at = line, .step = tile->ld_out * item_bytes, .n = tile->rows, .write = 1};
-    return n;
-}
-
-/* Where the tile goes, from the hook or in C; *place_out is for the kernel. */
-static void place_tile(const strip_work_t *w, twi_gemm_tile_t *tile, twi_gemm_place_t *place_out)
-{
-    const twi_gemm_hook_t *hook = w->hook;
-    const int64_t item_bytes = (int64_t)twi_dtype_bytes(w->epilogue.out_type);
-    tile->ld_out = w->problem->ldc;
-    tile->out = w->problem->c ? (char *)w->problem->c + (tile->row * tile->ld_out + tile->col) * item_bytes : NULL;
-    place_out->out = tile->out;
-    place_out->ld_out = tile->ld_out;
-    place_out->stream = false;
-    place_out->n_also = place_out->n_addends = place_out->own = place_out->n_touch = place_out->tag = 0;
-    place_out->also = NULL;
-    place_out->addends = NULL;
-    if (hook) {
-        hook->place(hook->user, tile, place_out);
-        tile->out = place_out->out;
-        tile->ld_out = place_out->ld_out;
-        tile->tag = place_out->tag;
-    } else if (w->plan->streams && tile->cols * item_bytes % LINE_BYTES == 0) {
-        place_out->stream = true;
-    } else {
-        place_out->n_touch = lines_of(tile, item_bytes, place_out->touch);
+    strip_finishing_t *f = w->memory.finishing;
+    f->ready = NULL;
+    f->turn = 0;
+    for (int i = 0; i < 2; i++) {
+        f->placed[i].tile.group = w->strip->group;
+        f->placed[i].place.part = (twi_gemm_part_t){.ld_acc = w->kernel->nr};
     }
 }
 
-void twi_strip_place(const strip_work_t *w, const twi_gemm_tile_t *tile, const void *sums, twi_gemm_place_t *place_out)
+/* The lines of a tile in a row-major matrix: those at one place of every row are a range. */
+static void touch_lines(const strip_work_t *w, twi_gemm_place_t *place)
+{
+    const twi_gemm_part_t *part = &place->part;
+    const char *row = part->out, *end = row + part->cols * w->out_bytes;
+    for (const char *line = row - (uintptr_t)row % LINE_BYTES; line < end; line += LINE_BYTES)
+        place->touch[place->n_touch++] =
+            (twi_gemm_touch_t){.at = line, .step = part->ld_out * w->out_bytes, .n = part->rows, .write = 1};
+}
+
+/* Whatever the hook may have changed for the tile before. */
+static void place_in_c(const strip_work_t *w, twi_gemm_place_t *place)
+{
+    const twi_gemm_problem_t *problem = w->problem;
+    twi_gemm_part_t *part = &place->part;
+    part->out = problem->c ? (char *)problem->c + (part->row * problem->ldc + part->col) * w->out_bytes : NULL;
+    part->ld_out = problem->ldc;
+    part->n_also = 0;
+    part->stream = false;
+    part->addends = NULL;
+    place->tag = place->n_touch = 0;
+}
+
+static void place_by_hook(const strip_work_t *w, strip_placed_t *placed)
+{
+    twi_gemm_part_t *part = &placed->place.part;
+    w->hook->place(w->hook->user, &placed->tile, &placed->place);
+    if (part->addends) {
+        part->ld_addend = part->cols;
+        part->addend_ahead = ADDEND_TILES * part->rows * part->cols * w->out_bytes;
+    }
+}
+
+strip_placed_t *twi_strip_place(const strip_work_t *w, int64_t i, int64_t col, int cols, const void *sums)
 {
     strip_finishing_t *f = w->memory.finishing;
-    strip_placed_t *placed = &f->placed[f->n_placed++ % 2];
-    placed->tile = *tile;
-    place_tile(w, &placed->tile, place_out);
-    placed->part = (twi_gemm_part_t){
-        .acc = sums,
-        .ld_acc = w->kernel->nr,
-        .row = tile->row,
-        .col = tile->col,
-        .rows = tile->rows,
-        .cols = tile->cols,
-        .out = place_out->out,
-        .ld_out = place_out->ld_out,
-        .also = place_out->also,
-        .n_also = place_out->n_also,
-        .stream = place_out->stream,
-        .addends = place_out->addends,
-        .n_addends = place_out->n_addends,
-        .own = place_out->own,
-        .ld_addend = tile->cols,
-        .addend_ahead = ADDEND_TILES * tile->rows * tile->cols * (int64_t)twi_dtype_bytes(w->epilogue.out_type),
-    };
+    strip_placed_t *placed = &f->placed[f->turn];
+    const twi_gemm_panel_t rows = twi_gemm_strip_panel(w->strip, w->kernel->mr, i);
+    twi_gemm_tile_t *tile = &placed->tile;
+    twi_gemm_part_t *part = &placed->place.part;
+    f->turn ^= 1;
+    part->acc = sums;
+    part->row = tile->row = rows.row;
+    part->col = tile->col = col;
+    part->rows = tile->rows = rows.rows;
+    part->cols = tile->cols = cols;
+    tile->panel = w->strip->first_panel + (int)i;
+    place_in_c(w, &placed->place);
+    if (w->hook)
+        place_by_hook(w, placed);
+    else if (w->plan->streams && cols * w->out_bytes % LINE_BYTES == 0)
+        part->stream = true;
+    else
+        touch_lines(w, &placed->place);
+    return placed;
 }
 
 void twi_strip_done(const strip_work_t *w)
 {
     strip_finishing_t *f = w->memory.finishing;
+    const strip_placed_t *placed = f->ready;
     const twi_gemm_hook_t *hook = w->hook;
+    f->ready = NULL;
     if (hook && hook->done)
-        hook->done(hook->user, &f->placed[f->done % 2].tile);
-    f->done++;
+        hook->done(hook->user, &placed->tile, &placed->place);
 }
 
 void twi_strip_finish(const strip_work_t *w)
 {
-    const strip_finishing_t *f = w->memory.finishing;
-    if (f->done == f->ready)
+    const strip_placed_t *placed = w->memory.finishing->ready;
+    if (!placed)
         return;
-    w->plan->finish(&w->epilogue, &f->placed[f->done % 2].part);
+    w->plan->finish(&w->epilogue, &placed->place.part);
     twi_strip_done(w);
 }
 
-/* Whether a tile of whole rows is rounded, and nothing else. Sums of kernels with tiles are not denormal. */
-static bool is_cast(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part)
+void twi_strip_hand(const strip_work_t *w, twi_gemm_ready_t *ready_out)
 {
-    const bool plain = !e->integer && !e->fbias && !e->x3 && (e->out_type == TWI_FP16 || e->out_type == TWI_BFP16);
-    return plain && part->n_also == 0 && !part->addends;
-}
-
-twi_gemm_ready_t twi_strip_hand(const strip_work_t *w)
-{
-    const strip_finishing_t *f = w->memory.finishing;
-    const twi_gemm_part_t *part = &f->placed[f->done % 2].part;
-    if (f->done == f->ready || part->cols != w->kernel->nr) {
+    const strip_placed_t *placed = w->memory.finishing->ready;
+    const twi_gemm_part_t *part = placed ? &placed->place.part : NULL;
+    if (part && part->cols != w->kernel->nr) {
         twi_strip_finish(w);
-        return (twi_gemm_ready_t){.part = NULL};
+        part = NULL;
     }
-    return (twi_gemm_ready_t){
-        .part = part,
-        .epilogue = &w->epilogue,
-        .row = twi_gemm_row(w->plan->kernel->isa, &w->epilogue, part->addends != NULL),
-        .cast = is_cast(&w->epilogue, part),
-    };
+    ready_out->part = part;
+    if (!part)
+        return;
+    ready_out->epilogue = &w->epilogue;
+    ready_out->row = w->row[part->addends != NULL];
+    ready_out->cast =
+        w->rounds && part->n_also == 0 && !part->addends; /* sums of kernels with tiles are not denormal */
 }

@@ -50,29 +50,29 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     gmm_tiles_t *t = user;
     const int64_t row_bytes = tile->cols * t->item_bytes;
     const target_t to = target_of(t, tile, 0);
-    place->out = to.at;
-    place->ld_out = to.step / t->item_bytes;
+    place->part.out = to.at;
+    place->part.ld_out = to.step / t->item_bytes;
     if (to.rows < tile->rows) { /* it has rows of several receivers */
-        place->out = t->worker->tiles[t->turn ^= 1];
-        place->ld_out = tile->cols;
+        place->part.out = t->worker->tiles[t->turn ^= 1];
+        place->part.ld_out = tile->cols;
         place->tag = TAG_SPLIT;
         return;
     }
-    place->stream = t->g->streams && twi_panels_lines(to.at, to.step, row_bytes);
-    if (!place->stream)
+    place->part.stream = t->g->streams && twi_panels_lines(to.at, to.step, row_bytes);
+    if (!place->part.stream)
         twi_rows_touch(place, to.at, to.step, tile->rows, row_bytes);
 }
 
-static void split_tile(void *user, const twi_gemm_tile_t *tile)
+static void split_tile(void *user, const twi_gemm_tile_t *tile, const twi_gemm_place_t *place)
 {
     const gmm_tiles_t *t = user;
     const int64_t row_bytes = tile->cols * t->item_bytes;
-    for (int64_t first = 0; tile->tag && first < tile->rows;) {
+    for (int64_t first = 0; place->tag && first < tile->rows;) {
         const target_t to = target_of(t, tile, first);
         const twi_rows_t rows = {
             .dst = to.at,
             .dst_step = to.step,
-            .src = (const char *)tile->out + first * row_bytes,
+            .src = (const char *)place->part.out + first * row_bytes,
             .src_step = row_bytes,
             .n = to.rows,
             .bytes = (size_t)row_bytes,

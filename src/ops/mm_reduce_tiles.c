@@ -274,17 +274,17 @@ static int list_places(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot, c
 static void place_result(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot, twi_gemm_place_t *place)
 {
     const int64_t row_bytes = tile->cols * t->r->out_bytes, y_step = t->op->problem.product.ldc * t->r->out_bytes;
-    place->out = y_at(t, tile->row, tile->col - t->col);
-    place->ld_out = t->op->problem.product.ldc;
-    place->n_also = list_places(t, tile, slot, &place->also);
-    place->stream = (t->r->streams || t->n_others > 0) && t->others_lines &&
-                    tile->col * t->r->out_bytes % TWI_OPS_LINE == 0 &&
-                    twi_panels_lines(place->out, y_step, row_bytes) && twi_panels_lines(slot, row_bytes, row_bytes);
-    if (place->stream)
+    place->part.out = y_at(t, tile->row, tile->col - t->col);
+    place->part.ld_out = t->op->problem.product.ldc;
+    place->part.n_also = list_places(t, tile, slot, &place->part.also);
+    place->part.stream =
+        (t->r->streams || t->n_others > 0) && t->others_lines && tile->col * t->r->out_bytes % TWI_OPS_LINE == 0 &&
+        twi_panels_lines(place->part.out, y_step, row_bytes) && twi_panels_lines(slot, row_bytes, row_bytes);
+    if (place->part.stream)
         return;
     if (t->slot_results)
         twi_panel_touch(place, slot, tile->rows * row_bytes, 1);
-    twi_rows_touch(place, place->out, y_step, tile->rows, row_bytes);
+    twi_rows_touch(place, place->part.out, y_step, tile->rows, row_bytes);
 }
 
 /* A fused tile of 16-bit partials is summed by the epilogue itself; others pass through a scratch tile. */
@@ -292,16 +292,16 @@ static void place_fused(mm_tiles_t *t, const mm_strip_t *strip, const twi_gemm_t
                         twi_gemm_place_t *place)
 {
     place->tag = TAG_FUSED;
-    place->out = t->worker->tiles[TILE_OWN];
-    place->ld_out = tile->cols;
+    place->part.out = t->worker->tiles[TILE_OWN];
+    place->part.ld_out = tile->cols;
     if (t->op->problem.wire != TW_WIRE_OUT)
         return;
     const void **all = t->worker->all_sources;
     t->worker->sources = t->worker->sources == all ? all + t->op->size : all;
     set_sources(t, strip, tile->row - strip->row, tile->col - t->col, tile->cols);
-    place->addends = t->worker->sources;
-    place->n_addends = t->op->size;
-    place->own = t->op->rank;
+    place->part.addends = t->worker->sources;
+    place->part.n_addends = t->op->size;
+    place->part.own = t->op->rank;
     place_result(t, tile, slot, place);
 }
 
@@ -310,10 +310,10 @@ static void place_partial(const mm_tiles_t *t, const twi_gemm_tile_t *tile, char
 {
     const int64_t row_bytes = tile->cols * t->r->wire_bytes;
     const bool quantised = t->op->problem.wire == TW_WIRE_INT8;
-    place->out = quantised ? t->worker->tiles[TILE_OWN] : slot;
-    place->ld_out = tile->cols;
-    place->stream = !quantised && t->r->streams && twi_panels_lines(slot, row_bytes, row_bytes);
-    if (!place->stream)
+    place->part.out = quantised ? t->worker->tiles[TILE_OWN] : slot;
+    place->part.ld_out = tile->cols;
+    place->part.stream = !quantised && t->r->streams && twi_panels_lines(slot, row_bytes, row_bytes);
+    if (!place->part.stream)
         twi_panel_touch(place, slot, tile->rows * row_bytes, 1);
 }
 
@@ -338,12 +338,12 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
 }
 
 /* A tile of the int8 wire from its scratch tile to where it is sent or summed from. */
-static void quantise_tile(const mm_tiles_t *t, const mm_strip_t *strip, const twi_gemm_tile_t *tile)
+static void quantise_tile(const mm_tiles_t *t, const mm_strip_t *strip, const twi_gemm_tile_t *tile, bool fused)
 {
     char *slot = tile_at(t, strip, t->own, tile->row - strip->row, tile->col - t->col, tile->cols);
     t->r->wire->quantise(t->r->out_type, t->worker->tiles[TILE_OWN], tile->rows, tile->cols,
                          t->op->problem.comm_scale_1 + tile->col,
-                         (int8_t *)(tile->tag ? t->worker->tiles[TILE_SUMS] : slot));
+                         (int8_t *)(fused ? t->worker->tiles[TILE_SUMS] : slot));
 }
 
 /* Partials of all ranks for a fused tile of another wire than the result's type, our own being in a scratch tile. */
@@ -359,17 +359,18 @@ static void sum_tile(const mm_tiles_t *t, const mm_strip_t *strip, const twi_gem
 }
 
 /* Besides, peers are told of results when a piece is through. */
-static void finish_tile(void *user, const twi_gemm_tile_t *tile)
+static void finish_tile(void *user, const twi_gemm_tile_t *tile, const twi_gemm_place_t *place)
 {
     mm_tiles_t *t = user;
     mm_rows_t *rows = &t->rows[t->strip_of[tile->panel]];
     const int64_t end = tile->col - t->col + tile->cols;
+    const bool fused = place->tag == TAG_FUSED;
     if (t->op->problem.wire == TW_WIRE_INT8)
-        quantise_tile(t, rows->strip, tile);
-    if (tile->tag && t->op->problem.wire != TW_WIRE_OUT)
+        quantise_tile(t, rows->strip, tile, fused);
+    if (fused && t->op->problem.wire != TW_WIRE_OUT)
         sum_tile(t, rows->strip, tile);
     const bool last = tile->row + tile->rows == rows->strip->row + rows->strip->rows;
-    if (tile->tag && last && end % t->r->piece_cols == 0)
+    if (fused && last && end % t->r->piece_cols == 0)
         twi_mm_tiles_tell(t, rows, end);
 }
 

@@ -332,36 +332,35 @@ static void take_place(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     taker_t *taker = user;
     const engine_t *e = taker->engine;
     check_tile(e, tile);
-    CHECK(place->out == e->c + tile->row * e->problem.ldc + tile->col);
-    CHECK_EQ(place->ld_out, e->problem.ldc);
-    CHECK(tile->out == place->out && tile->ld_out == place->ld_out);
+    CHECK(place->part.out == e->c + tile->row * e->problem.ldc + tile->col);
+    CHECK_EQ(place->part.ld_out, e->problem.ldc);
     const int64_t slot = atomic_fetch_add(&taker->n_placed, 1);
     CHECK(slot < taker->n_slots);
     taker->tiles[slot] = *tile;
-    place->out = taker->slots + slot * TILE_ELEMENTS;
-    place->ld_out = tile->cols;
+    place->part.out = taker->slots + slot * TILE_ELEMENTS;
+    place->part.ld_out = tile->cols;
     place->n_touch = slot % 3 == 0 ? 0 : slot % 3 == 1 ? 5 : TWI_GEMM_TOUCH_MAX;
     for (int i = 0; i < place->n_touch; i++)
-        place->touch[i] = (twi_gemm_touch_t){.at = place->out, .step = i * LINE, .n = 1 + i, .write = slot % 2};
+        place->touch[i] = (twi_gemm_touch_t){.at = place->part.out, .step = i * LINE, .n = 1 + i, .write = slot % 2};
 }
 
-static void take_done(void *user, const twi_gemm_tile_t *tile)
+static void take_done(void *user, const twi_gemm_tile_t *tile, const twi_gemm_place_t *place)
 {
     taker_t *taker = user;
     const int64_t n = taker->engine->product.n;
-    const int64_t slot = ((uint32_t *)tile->out - taker->slots) / TILE_ELEMENTS;
-    CHECK(slot >= 0 && slot < taker->n_slots && tile->out == taker->slots + slot * TILE_ELEMENTS);
+    const int64_t slot = ((uint32_t *)place->part.out - taker->slots) / TILE_ELEMENTS;
+    CHECK(slot >= 0 && slot < taker->n_slots && place->part.out == taker->slots + slot * TILE_ELEMENTS);
     const twi_gemm_tile_t *placed = &taker->tiles[slot];
     CHECK_EQ(tile->row, placed->row);
     CHECK_EQ(tile->col, placed->col);
     CHECK_EQ(tile->rows, placed->rows);
     CHECK_EQ(tile->cols, placed->cols);
     CHECK_EQ(tile->group, placed->group);
-    CHECK_EQ(tile->ld_out, tile->cols);
+    CHECK_EQ(place->part.ld_out, tile->cols);
     for (int at = 0; at < tile->rows * tile->cols; at++) {
         const int64_t to = (tile->row + at / tile->cols) * n + tile->col + at % tile->cols;
         CHECK_EQ(atomic_fetch_add(&taker->seen[to], 1), 0);
-        taker->taken[to] = ((const uint32_t *)tile->out)[at];
+        taker->taken[to] = ((const uint32_t *)place->part.out)[at];
     }
     (void)atomic_fetch_add(&taker->n_done, 1);
 }

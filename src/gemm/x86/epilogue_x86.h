@@ -175,9 +175,14 @@ INLINE bool add_bf16(const twi_gemm_part_t *part, int64_t at, pair_t v, half_t *
     if (HAS_CLASS(v, DENORMAL))
         return false;
     const pair_t own = neighbours((half_t)_mm512_cvtne2ps_pbh((__m512)v.hi, (__m512)v.lo));
-    pair_t sum = part->own == 0 ? own : addend_neighbours(part, 0, at);
-    for (int i = 1; i < part->n_addends; i++)
-        sum = add_neighbours(sum, i == part->own ? own : addend_neighbours(part, i, at));
+    pair_t sum;
+    if (part->n_addends == 2) { /* in any order */
+        sum = add_neighbours(own, addend_neighbours(part, 1 - part->own, at));
+    } else {
+        sum = part->own == 0 ? own : addend_neighbours(part, 0, at);
+        for (int i = 1; i < part->n_addends; i++)
+            sum = add_neighbours(sum, i == part->own ? own : addend_neighbours(part, i, at));
+    }
     if (HAS_CLASS(sum, DENORMAL | NANS))
         return false;
     const half_t halves = (half_t)_mm512_cvtne2ps_pbh((__m512)sum.hi, (__m512)sum.lo);
