@@ -104,7 +104,7 @@ typedef struct twi_gemm_plan {
     bool quantised;       /* int8 weights of products of floats */
     bool lanes;           /* panels of B are turned into lanes */
     bool asides;          /* the kernel can finish a tile during its call for the next one, */
-    bool splits;          /* and split panels of fp16 during the calls for those before */
+    bool makes;           /* and make panels of B on the way */
     bool streams;         /* tiles of C are written around the caches */
     size_t worker_bytes;  /* of memory that a worker needs */
 } twi_gemm_plan_t;

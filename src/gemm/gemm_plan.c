@@ -138,7 +138,7 @@ void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
     plan.panel_bytes = twi_round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
     plan.blocks = choose_blocks(&plan);
     plan.asides = (kernel->flags & TWI_KERNEL_AMX) && plan.k_pad > 0;
-    plan.splits = plan.asides && problem->weight && plan.lanes && !plan.quantised;
+    plan.makes = plan.asides && problem->weight && plan.lanes != plan.quantised;
     plan.streams =
         !problem->hook && twi_gemm_streams(&plan, problem->c, problem->ldc, problem->m, problem->epilogue.out_type);
     plan.worker_bytes = twi_gemm_worker_bytes(&plan);

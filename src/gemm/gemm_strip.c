@@ -91,7 +91,7 @@ static char *sums_of(const strip_work_t *w, const strip_block_t *block)
 static const char *read_next(const strip_work_t *w, const strip_block_t *block, const strip_feed_t *next)
 {
     const int64_t right = w->strip->col + w->strip->cols;
-    if (!w->problem->weight || w->plan->splits)
+    if (!w->problem->weight || (w->plan->makes && w->plan->lanes))
         return NULL;
     if (w->n_tiles == 1)
         return w->plan->direct ? twi_strip_packed(w, block->col, block->k0) + AHEAD_BYTES : NULL;
@@ -106,7 +106,7 @@ static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed
     const twi_gemm_plan_t *plan = w->plan;
     const twi_gemm_kernel_t *kernel = w->kernel;
     const strip_block_t block = feed->block;
-    const bool last = block.k0 + block.k_count == plan->k_pad, splits = next && plan->splits, asides = plan->asides;
+    const bool last = block.k0 + block.k_count == plan->k_pad, asides = plan->asides;
     const int64_t n = w->n_tiles, left = w->strip->col + w->strip->cols - block.col;
     const int cols = left < kernel->nr ? (int)left : kernel->nr;
     const int64_t sums_bytes = plan->blocks.kb < plan->k_pad ? (int64_t)kernel->mr * kernel->nr * 4 : 0;
@@ -129,6 +129,8 @@ static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed
         call.acc = sums + i * sums_bytes;
         call.rows = twi_gemm_strip_panel(w->strip, kernel->mr, i).rows;
         call.ahead = ahead ? ahead + i * share : NULL;
+        if (plan->makes)
+            twi_strip_feed_share(feed, next, i, &call.make);
         call.n_aside = twi_strip_feed_lacks(feed) > 0 ? (int)call.steps : 0;
         if (last) {
             placed = twi_strip_place(w, i, block.col, cols, call.acc);
@@ -136,8 +138,6 @@ static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed
         }
         if (asides)
             twi_strip_hand(w, &call.ready);
-        if (splits)
-            twi_strip_feed_split(next, n - i, &call.split);
         kernel->run(&call);
         if (call.ready.part)
             twi_strip_done(w);
@@ -149,6 +149,19 @@ static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed
 }
 
 /* ---- The strip --------------------------------------------------------------------------------- */
+
+static twi_gemm_antiquant_t scales_of(const twi_gemm_problem_t *problem, int group)
+{
+    if (problem->weight)
+        return twi_gemm_weight_antiquant(problem->weight, group);
+    twi_gemm_antiquant_t q = problem->antiquant;
+    if (q.scale) {
+        const int64_t rows = (problem->k + q.group - 1) / q.group, at = group * rows * q.ld;
+        q.scale += at;
+        q.offset = q.offset ? q.offset + at : NULL;
+    }
+    return q;
+}
 
 /* The next `bytes` of the memory at `base`, in whole lines; *at counts them. base may be NULL. */
 static void *part(char *base, size_t *at, int64_t bytes)
@@ -164,7 +177,8 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, strip_memory_t *m)
     const twi_gemm_kernel_t *kernel = plan->kernel;
     const twi_gemm_blocks_t *blocks = &plan->blocks;
     const int64_t panel = blocks->kb * kernel->nr;
-    const int64_t scales = plan->quantised ? (int64_t)kernel->nr * kernel->kb * 4 : 0;
+    const int64_t group = plan->quantised ? scales_of(plan->problem, 0).group : 0;
+    const int64_t scales = group > 0 ? (blocks->kb / group + 2) * kernel->nr * kernel->kb * 4 : 0;
     const int64_t made = plan->lanes ? panel * twi_gemm_lane_bytes(kernel->lane) : plan->quantised ? panel * 2 : 0;
     /* Sums that wait: for the next k-block, or for the next pass. */
     const int64_t sums_rows = blocks->kb < plan->k_pad ? blocks->mb : kernel->mr;
@@ -174,11 +188,11 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, strip_memory_t *m)
     m->finishing = part(base, &at, (int64_t)sizeof *m->finishing);
     m->stored = part(base, &at, plan->problem->weight ? 0 : panel * plan->stored_bytes);
     m->made[0] = part(base, &at, made);
-    m->made[1] = plan->splits ? part(base, &at, made) : m->made[0];
+    m->made[1] = plan->makes && plan->lanes ? part(base, &at, made) : m->made[0];
     m->dequant = part(base, &at, plan->quantised && plan->lanes ? panel * 2 : 0);
     m->scale = part(base, &at, scales);
     m->offset = part(base, &at, scales);
-    m->spread = part(base, &at, plan->quantised ? 2 * (int64_t)sizeof *m->spread : 0);
+    m->spread = part(base, &at, plan->quantised ? 3 * (int64_t)sizeof *m->spread : 0);
     return at;
 }
 
@@ -195,19 +209,6 @@ static strip_memory_t memory_at(const twi_gemm_plan_t *plan, void *base)
     if (m.spread)
         m.spread[0] = -1;
     return m;
-}
-
-static twi_gemm_antiquant_t scales_of(const twi_gemm_problem_t *problem, int group)
-{
-    if (problem->weight)
-        return twi_gemm_weight_antiquant(problem->weight, group);
-    twi_gemm_antiquant_t q = problem->antiquant;
-    if (q.scale) {
-        const int64_t rows = (problem->k + q.group - 1) / q.group, at = group * rows * q.ld;
-        q.scale += at;
-        q.offset = q.offset ? q.offset + at : NULL;
-    }
-    return q;
 }
 
 static twi_gemm_epilogue_t epilogue_of(const twi_gemm_problem_t *problem, int group)

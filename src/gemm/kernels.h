@@ -63,12 +63,18 @@ typedef struct twi_gemm_ready {
     bool cast; /* nothing but rounding to 16 bits, and that of whole rows of fp32 that are not denormal, to one place */
 } twi_gemm_ready_t;
 
-/* Lines of 64 bytes of a stored panel of fp16 that become lanes F16X2. */
-typedef struct twi_gemm_split {
-    const uint16_t *from; /* the first one */
+/*
+ * Lines of 64 bytes of a stored panel that become what the kernel multiplies: fp16 lanes F16X2 for later calls, and
+ * int8 bf16, also for this call, from any step of it to the last one: each step is made before it is used.
+ */
+typedef struct twi_gemm_make {
+    const void *from;     /* the first one */
     uint16_t *panel;      /* all of it */
     int64_t first, lines; /* 0: none */
-} twi_gemm_split_t;
+    /* Of int8: scales and offsets, a row for each group of lines, with one for each element of a line. */
+    const float *scale, *offset; /* the row of the first line; no offsets: NULL */
+    int64_t group, group_left;   /* lines of a group, and of the first one */
+} twi_gemm_make_t;
 
 /* One call. `acc` is [mr][nr], 64-byte aligned. */
 typedef struct twi_gemm_call {
@@ -83,12 +89,12 @@ typedef struct twi_gemm_call {
     int touch_lines;
     /*
      * Work for the vector unit, which kernels with TWI_KERNEL_AMX do between their products, evenly, in calls with
-     * steps: `ready` a row at a time, and `split` if their lanes are F16X2. A product has to wait for it only if there
-     * is much of it in one place. Anything else goes through aside(aside_arg), which is called n_aside times and may
+     * steps: `ready` a row at a time, and `make` a line at a time, if their lanes are F16X2 or BF16. A product has to
+     * wait for it only if there is much of it in one place. Anything else goes through aside(aside_arg), which is called n_aside times and may
      * use anything but tile registers.
      */
     twi_gemm_ready_t ready;
-    twi_gemm_split_t split;
+    twi_gemm_make_t make;
     void (*aside)(void *arg);
     void *aside_arg;
     int n_aside;

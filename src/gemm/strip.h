@@ -12,8 +12,8 @@ typedef struct strip_memory {
     void *stored;          /* a panel that is packed on the way */
     void *made[2];         /* panels that are not used as they are stored, by turns */
     uint16_t *dequant;     /* between int8 and lanes */
-    float *scale, *offset; /* of one panel, each column kb times */
-    int64_t *spread;       /* which those are: column, row of scales */
+    float *scale, *offset; /* of one block, each column kb times */
+    int64_t *spread;       /* which those are: column, first row, and rows */
     struct strip_finishing *finishing;
 } strip_memory_t;
 
@@ -59,9 +59,9 @@ typedef struct strip_block {
 
 /*
  * A block on its way to the kernel. Where the kernel can have other work done between its products, panels are made
- * then, so that memory, conversion and the matrix unit do not wait for each other: fp16 is split during the calls for
- * the block before; int8 weights, if there are few rows, and all of the first block are made during the first call with
- * them.
+ * then, so that memory, conversion and the matrix unit do not wait for each other. fp16 is split during the calls for
+ * the block before, except for the first block. That and int8 weights, of which two blocks would be too many for the
+ * first-level cache, are made during the first call with them, before it uses them.
  */
 typedef struct strip_feed {
     const strip_work_t *w;
@@ -89,8 +89,8 @@ static inline int64_t twi_strip_feed_lacks(const strip_feed_t *feed)
 /* Makes some more k, at most those that are lacking; whole steps. */
 void twi_strip_feed_more(strip_feed_t *feed, int64_t k_count);
 
-/* What a call has to split of it, as the first of so many that share what is lacking. It counts as made. */
-void twi_strip_feed_split(strip_feed_t *feed, int64_t calls, twi_gemm_split_t *split_out);
+/* What call i with `feed` has to make of it or of the next one, NULL if there is none. It counts as made. */
+void twi_strip_feed_share(strip_feed_t *feed, strip_feed_t *next, int64_t i, twi_gemm_make_t *make_out);
 
 /* ---- Tiles ------------------------------------------------------------------------------------- */
 

@@ -5,8 +5,7 @@
 
 enum {
     LINE_BYTES = 64,
-    LEAD_STEPS = 2,  /* of a panel that are made before the kernel is called */
-    FEED_PANELS = 2, /* of A: with more of them, int8 weights of bf16 products are made before the kernel is called */
+    LEAD_STEPS = 2, /* of a panel that are made before the kernel is called */
 };
 
 /* Each of nr scales kb times, as the elements of a stored panel lie. */
@@ -18,18 +17,30 @@ static void spread_row(const strip_work_t *w, const float *from, int64_t col, fl
             to[j * kb + i] = col + j < w->problem->n ? from[col + j] : 0.0f;
 }
 
-/* Scales and offsets of row `row` for the panel at `col`. */
-static void spread(const strip_work_t *w, int64_t col, int64_t row)
+/* Elements of a panel that have a row of scales: kb of k. */
+static int64_t row_elements(const strip_work_t *w)
+{
+    return (int64_t)w->kernel->nr * w->kernel->kb;
+}
+
+/* Scales and offsets of a block. */
+static void spread(const strip_work_t *w, const strip_block_t *block)
 {
     const twi_gemm_antiquant_t *q = &w->antiquant;
+    const int64_t end = block->k0 + block->k_count, last = (end < w->problem->k ? end : w->problem->k) - 1;
+    const int64_t first = block->k0 / q->group, rows = last / q->group + 1 - first;
     int64_t *held = w->memory.spread;
-    if (held[0] == col && held[1] == row)
+    if (held[0] == block->col && held[1] == first && held[2] == rows)
         return;
-    spread_row(w, q->scale + row * q->ld, col, w->memory.scale);
-    if (q->offset)
-        spread_row(w, q->offset + row * q->ld, col, w->memory.offset);
-    held[0] = col;
-    held[1] = row;
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t from = (first + i) * q->ld, to = i * row_elements(w);
+        spread_row(w, q->scale + from, block->col, w->memory.scale + to);
+        if (q->offset)
+            spread_row(w, q->offset + from, block->col, w->memory.offset + to);
+    }
+    held[0] = block->col;
+    held[1] = first;
+    held[2] = rows;
 }
 
 /* Rows past k stay zero, whatever the scales are: infinity times the zero of A would be NaN. */
@@ -41,20 +52,22 @@ static void clear_padding(const strip_work_t *w, const strip_block_t *stretch, u
             panel[((k - stretch->k0) / kb * nr + j) * kb + (k - stretch->k0) % kb] = 0;
 }
 
-/* A stretch of a stored panel in bf16 or fp16. */
-static void dequantise(const strip_work_t *w, const strip_block_t *stretch, const int8_t *stored, uint16_t *dst)
+/* A stretch of a block, from its stored panel to bf16 or fp16. */
+static void dequantise(const strip_work_t *w, const strip_block_t *block, const strip_block_t *stretch,
+                       const int8_t *stored, uint16_t *dst)
 {
     const twi_gemm_antiquant_t *q = &w->antiquant;
-    const int64_t period = (int64_t)w->kernel->nr * w->kernel->kb;
-    const int64_t end = stretch->k0 + stretch->k_count;
+    const int64_t period = row_elements(w), end = stretch->k0 + stretch->k_count;
+    spread(w, block);
     for (int64_t k = stretch->k0; k < end;) {
         const int64_t row = k / q->group, next = (row + 1) * q->group;
         const int64_t stop = next < w->problem->k && next < end ? next : end; /* the last one takes the padding */
         const int64_t count = stop - k, at = (k - stretch->k0) * w->kernel->nr;
+        const int64_t scales = (row - block->k0 / q->group) * period;
         const twi_gemm_convert_t *convert = w->plan->convert;
-        spread(w, stretch->col, row);
         (w->problem->kind == TWI_GEMM_BF16 ? convert->dequant_bf16 : convert->dequant_f16)(
-            dst + at, stored + at, count / w->kernel->kb, period, w->memory.scale, q->offset ? w->memory.offset : NULL);
+            dst + at, stored + at, count / w->kernel->kb, period, w->memory.scale + scales,
+            q->offset ? w->memory.offset + scales : NULL);
         k = stop;
     }
     clear_padding(w, stretch, dst);
@@ -76,7 +89,7 @@ void twi_strip_feed_more(strip_feed_t *feed, int64_t k_count)
     if (w->plan->quantised) {
         const strip_block_t stretch = {.col = feed->block.col, .k0 = feed->block.k0 + feed->made, .k_count = k_count};
         uint16_t *dst = w->plan->lanes ? w->memory.dequant : (uint16_t *)feed->panel + at;
-        dequantise(w, &stretch, b, dst);
+        dequantise(w, &feed->block, &stretch, b, dst);
         b = dst;
     }
     if (w->plan->lanes)
@@ -85,18 +98,49 @@ void twi_strip_feed_more(strip_feed_t *feed, int64_t k_count)
     feed->made += k_count;
 }
 
-void twi_strip_feed_split(strip_feed_t *feed, int64_t calls, twi_gemm_split_t *split_out)
+/* Scales of int8 weights from k `at` of the block on. */
+static void share_scales(const strip_feed_t *feed, int64_t at, twi_gemm_make_t *make)
 {
-    const twi_gemm_kernel_t *kernel = feed->w->kernel;
-    const int64_t lines = (int64_t)kernel->nr * 2 / LINE_BYTES; /* of each k, which come kb at a time */
-    const int64_t k = twi_round_up(twi_ceil_div(twi_strip_feed_lacks(feed), calls), kernel->kb);
-    *split_out = (twi_gemm_split_t){
-        .from = (const uint16_t *)feed->stored + feed->made * kernel->nr,
+    const strip_work_t *w = feed->w;
+    const int64_t group = w->antiquant.group, kb = w->kernel->kb, k = feed->block.k0 + at;
+    const int64_t scales = (k / group - feed->block.k0 / group) * row_elements(w);
+    spread(w, &feed->block);
+    make->scale = w->memory.scale + scales;
+    make->offset = w->antiquant.offset ? w->memory.offset + scales : NULL;
+    make->group = twi_ceil_div(group, kb);
+    make->group_left = twi_ceil_div(group - k % group, kb);
+}
+
+/* The next k_count of k, in whole kb. */
+static void share(strip_feed_t *feed, int64_t k_count, twi_gemm_make_t *make_out)
+{
+    const strip_work_t *w = feed->w;
+    const int64_t bytes = w->kernel->nr * w->plan->stored_bytes; /* of each k */
+    *make_out = (twi_gemm_make_t){
+        .from = feed->stored + feed->made * bytes,
         .panel = (uint16_t *)feed->panel,
-        .first = feed->made * lines,
-        .lines = k * lines,
+        .first = feed->made * bytes / LINE_BYTES,
+        .lines = k_count * bytes / LINE_BYTES,
     };
-    feed->made += k;
+    if (w->plan->quantised && k_count > 0)
+        share_scales(feed, feed->made, make_out);
+    feed->made += k_count;
+}
+
+/* Rows past k stay zero whatever the scales are: a block that has some is not left to the kernel. */
+static bool padded(const strip_feed_t *feed)
+{
+    return feed->block.k0 + feed->block.k_count > feed->w->problem->k;
+}
+
+void twi_strip_feed_share(strip_feed_t *feed, strip_feed_t *next, int64_t i, twi_gemm_make_t *make_out)
+{
+    const strip_work_t *w = feed->w;
+    make_out->lines = 0;
+    if (w->plan->lanes && next)
+        share(next, twi_round_up(twi_ceil_div(twi_strip_feed_lacks(next), w->n_tiles - i), w->kernel->kb), make_out);
+    else if (!w->plan->lanes && i == 0)
+        share(feed, twi_strip_feed_lacks(feed), make_out);
 }
 
 void twi_strip_feed_begin(const strip_work_t *w, const strip_block_t *block, int turn, strip_feed_t *feed)
@@ -110,7 +154,7 @@ void twi_strip_feed_lead(strip_feed_t *feed)
     const strip_work_t *w = feed->w;
     const strip_block_t *block = &feed->block;
     const twi_gemm_kernel_t *kernel = w->kernel;
-    const bool side = w->plan->asides && w->problem->weight && (w->plan->lanes || w->n_tiles <= FEED_PANELS);
+    const bool side = w->plan->asides && w->problem->weight && (w->plan->lanes || !padded(feed));
     const int64_t steps = LEAD_STEPS * kernel->ks, lead = side && steps < block->k_count ? steps : block->k_count;
     if (!w->problem->weight)
         twi_gemm_pack_b(w->plan->convert, &w->problem->b[w->strip->group], block->k0, block->k_count, block->col,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What kernels with tile registers do for the vector unit besides their products: tiles that are finished, sums that are
- * cast, and fp16 that is split. In pieces of any size, with each other and with other work, in calls of few and of many steps; the sums of the
- * call itself must not change. Memory ends where arrays end.
+ * What kernels with tile registers do for the vector unit besides their products: tiles that are finished, sums that
+ * are cast, fp16 that is split, and int8 that becomes bf16. In pieces of any size, with each other and with other work,
+ * in calls of few and of many steps; the sums of the call itself must not change. Memory ends where arrays end.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +18,8 @@ enum {
     LINE_WORDS = 32,
     STEP_LINES = 32, /* of a stored panel */
     LINE = 64,
+    INT8_STEP_LINES = 16, /* of a stored panel of int8 */
+    GROUPS_MAX = MAX_STEPS * INT8_STEP_LINES,
     STEP_PAST = 40, /* bytes from the end of a row to the next one, where rows are not whole lines */
 };
 
@@ -167,7 +169,7 @@ static void try_split(const twi_gemm_kernel_t *kernel, int64_t first, int64_t li
     for (int64_t i = 0; i < lines * LINE; i++)
         from[i] = (uint8_t)panels_next(&rng);
     memset(panel, PANELS_FILLING, sizeof panel);
-    twi_gemm_call_t call = {.split = {(const uint16_t *)(const void *)from, panel, first, lines}};
+    twi_gemm_call_t call = {.make = {.from = from, .panel = panel, .first = first, .lines = lines}};
     const twi_gemm_epilogue_t epilogue = {.out_type = TWI_FP16};
     const twi_gemm_part_t part = {.acc = ones, .ld_acc = SIDE, .rows = 1, .cols = SIDE, .out = cast};
     if (panels_below(&rng, 2))
@@ -183,6 +185,99 @@ static void try_split(const twi_gemm_kernel_t *kernel, int64_t first, int64_t li
                 ->split_f16(hi, lo, (const uint16_t *)(const void *)(from + (line - first) * LINE), LINE_WORDS);
         CHECK_EQ(memcmp(at, hi, LINE), 0);
         CHECK_EQ(memcmp(at + STEP_LINES * LINE_WORDS, lo, LINE), 0);
+    }
+}
+
+/* ---- int8 weights ----------------------------------------------------------------------------- */
+
+typedef struct int8_case {
+    int steps;
+    int64_t first, lines;      /* those that are made */
+    int64_t group, group_left; /* lines */
+    bool offsets, own;         /* own: the panel is that of the call, which needs what was made before, too */
+} int8_case_t;
+
+typedef struct int8_memory {
+    _Alignas(64) float scale[GROUPS_MAX * LINE], offset[GROUPS_MAX * LINE];
+    _Alignas(64) uint16_t panel[GROUPS_MAX * LINE], want[GROUPS_MAX * LINE], a[GROUPS_MAX * LINE];
+    _Alignas(64) float acc[SIDE * SIDE];
+    int8_t stored[GROUPS_MAX * LINE];
+} int8_memory_t;
+
+/* Small numbers, and scales that are powers of two: all products and sums are exact, also those with offsets. */
+static void fill_int8(const int8_case_t *c, int8_memory_t *m)
+{
+    const uint16_t one = 0x3f80;
+    for (int i = 0; i < GROUPS_MAX * LINE; i++) {
+        m->stored[i] = (int8_t)(panels_below(&rng, 31) - 15);
+        m->scale[i] = ldexpf(1.0f, (int)panels_below(&rng, 5) - 2);
+        m->offset[i] = (float)panels_below(&rng, 17) - 8.0f;
+        memcpy(&m->a[i], &one, 2);
+    }
+    memset(m->panel, PANELS_FILLING, sizeof m->panel);
+    for (int64_t line = 0; line < c->first + c->lines; line++) {
+        const int64_t past = line - c->first - c->group_left;
+        const int64_t row = line < c->first || past < 0 ? 0 : (1 + past / c->group) * LINE;
+        twi_gemm_convert(TWI_ISA_PORTABLE)
+            ->dequant_bf16(m->want + line * LINE, m->stored + line * LINE, 1, LINE, m->scale + row,
+                           c->offsets ? m->offset + row : NULL);
+    }
+    memcpy(m->panel, m->want, (size_t)c->first * LINE * 2);
+}
+
+static void check_own_sums(const int8_case_t *c, const int8_memory_t *m, int rows)
+{
+    for (int j = 0; j < SIDE; j++) {
+        float sum = 0;
+        for (int64_t line = 0; line < (int64_t)c->steps * INT8_STEP_LINES; line++)
+            for (int i = 0; i < 2; i++)
+                sum += (float)scalar_value(scalar_bf16, m->want[line * LINE + 2 * j + i]);
+        for (int r = 0; r < rows; r++)
+            CHECK(m->acc[r * SIDE + j] == sum);
+    }
+}
+
+static void try_int8(const twi_gemm_kernel_t *kernel, const int8_case_t *c)
+{
+    static int8_memory_t m;
+    static panels_guard_t room;
+    if (!room.map)
+        room = panels_guarded(sizeof m.stored, true);
+    fill_int8(c, &m);
+    uint8_t *from = room.data + room.bytes - (size_t)c->lines * LINE;
+    memcpy(from, m.stored + c->first * LINE, (size_t)c->lines * LINE);
+    twi_gemm_call_t call = {
+        .make = {from, m.panel, c->first, c->lines, m.scale, c->offsets ? m.offset : NULL, c->group, c->group_left},
+        .a = m.a,
+        .b = m.panel,
+        .acc = m.acc,
+        .steps = c->steps,
+        .rows = 1 + (int)panels_below(&rng, SIDE),
+    };
+    if (c->own) {
+        twi_gemm_tiles_begin();
+        kernel->run(&call);
+        twi_gemm_tiles_end();
+        check_own_sums(c, &m, call.rows);
+    } else {
+        run_call(kernel, c->steps, panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0, &call);
+    }
+    CHECK_EQ(memcmp(m.panel, m.want, (size_t)(c->first + c->lines) * LINE * 2), 0);
+    for (int64_t i = (c->first + c->lines) * LINE; i < GROUPS_MAX * LINE; i++)
+        CHECK_EQ(m.panel[i], (uint16_t)(PANELS_FILLING * 0x101));
+}
+
+static void weights(const twi_gemm_kernel_t *kernel)
+{
+    rng = panels_random(34);
+    for (int trial = 0; trial < 200; trial++) {
+        int8_case_t c = {.steps = 1 + (int)panels_below(&rng, MAX_STEPS), .own = trial % 2, .offsets = trial / 2 % 2};
+        const int64_t all = (c.own ? c.steps : MAX_STEPS) * INT8_STEP_LINES;
+        c.first = trial % 5 ? panels_below(&rng, all) : 0;
+        c.lines = c.own ? all - c.first : 1 + panels_below(&rng, all - c.first);
+        c.group = 1 + panels_below(&rng, trial % 3 ? 40 : GROUPS_MAX);
+        c.group_left = 1 + panels_below(&rng, c.group);
+        try_int8(kernel, &c);
     }
 }
 
@@ -240,6 +335,11 @@ TEST(rows_bf16)
 TEST(rows_f16)
 {
     try_kernel("twi_gemm_f16_f16_f32_32x32x32__amx", rows);
+}
+
+TEST(weights_bf16)
+{
+    try_kernel("twi_gemm_bf16_bf16_f32_32x32x32__amx", weights);
 }
 
 TEST(splits_f16)

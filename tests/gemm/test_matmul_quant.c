@@ -118,17 +118,32 @@ static void try_identity(mm_type_t type, twi_isa_t level, int64_t k, int64_t gro
     mm_drop(&p);
 }
 
-static const int64_t lengths[] = {33, 65, 100, 515};
-static const int64_t groups[] = {0, 32, 64, 96};
+/* Some are whole steps of k and some are not; the last two are more than one block. */
+static const int64_t lengths[] = {33, 65, 100, 192, 515, 1248, 1250};
+static const int64_t groups[] = {0, 32, 64, 96, 1024};
+
+/* Calls body with all of them and all types. */
+typedef void quant_fn(mm_type_t type, twi_isa_t level, int64_t k, int64_t group, panels_random_t *random);
+
+static void for_all_groups(twi_isa_t level, quant_fn *body)
+{
+    panels_random_t random = panels_random(default_seed);
+    for (int t = 0; t < MM_LENGTH(weight_types); t++)
+        for (int g = 0; g < MM_LENGTH(groups); g++)
+            for (int i = 0; i < MM_LENGTH(lengths); i++)
+                if (groups[g] < lengths[i])
+                    body(weight_types[t], level, lengths[i], groups[g], &random);
+}
+
+static void all_identities(mm_type_t type, twi_isa_t level, int64_t k, int64_t group, panels_random_t *random)
+{
+    for (int way = 0; way < 2 * MM_LAYOUTS; way++)
+        try_identity(type, level, k, group, way, random);
+}
 
 MM_TEST(identity)
 {
-    panels_random_t random = panels_random(default_seed);
-    for (int i = 0; i < MM_LENGTH(lengths) * MM_LENGTH(groups) * MM_LENGTH(weight_types); i++) {
-        const int64_t k = lengths[i % 4], group = groups[i / 4 % 4];
-        for (int way = 0; way < 2 * MM_LAYOUTS && group < k; way++)
-            try_identity(weight_types[i / 16], level, k, group, way, &random);
-    }
+    for_all_groups(level, all_identities);
 }
 
 /* With int8 weights and with the model's: the same bits. */
@@ -150,9 +165,10 @@ static void check_against_wide(const mm_product_t *p, twi_isa_t level, const mm_
     free(wanted);
 }
 
-static void try_weights(mm_type_t type, twi_isa_t level, int64_t m, int64_t k, int64_t group, panels_random_t *random)
+static void try_weights(mm_type_t type, twi_isa_t level, int64_t k, int64_t group, panels_random_t *random)
 {
-    static const int64_t columns[] = {1, 37, 70};
+    static const int64_t columns[] = {1, 37, 70}, rows[] = {1, 5, 40, 97};
+    const int64_t m = rows[panels_below(random, MM_LENGTH(rows))];
     for (int way = 0; way < 4 * MM_LAYOUTS; way++) {
         mm_product_t p = {.type = type,
                           .m = m,
@@ -178,13 +194,7 @@ static void try_weights(mm_type_t type, twi_isa_t level, int64_t m, int64_t k, i
 
 MM_TEST(weights)
 {
-    static const int64_t rows[] = {1, 5, 40};
-    panels_random_t random = panels_random(default_seed);
-    for (int i = 0; i < MM_LENGTH(lengths) * MM_LENGTH(groups) * MM_LENGTH(weight_types); i++) {
-        const int64_t k = lengths[i % 4], group = groups[i / 4 % 4];
-        if (group < k)
-            try_weights(weight_types[i / 16], level, rows[i % 3], k, group, &random);
-    }
+    for_all_groups(level, try_weights);
 }
 
 /* One infinite scale and weights of one sign a column. Zeros that fill k up to whole steps must add nothing. */

@@ -15,7 +15,7 @@
 
 #include "gemm/kernel_touch.h"
 #include "gemm/kernels.h"
-#include "gemm/x86/split_avx512bf16.h"
+#include "gemm/x86/make_avx512bf16.h"
 
 #define AMX_INLINE static inline __attribute__((always_inline))
 
@@ -30,7 +30,7 @@ enum {
     AMX_B_RIGHT = 64,       /* from the left to the right tile of B */
     AMX_ACC_LOWER = 2048,   /* from the upper to the lower tiles of the sums */
     AMX_ACC_RIGHT = 64,     /* from the left to the right ones */
-    AMX_SPLIT_AHEAD = 4096, /* bytes from what is split to what is asked for: it comes from memory */
+    AMX_MAKE_AHEAD = 4096,  /* bytes from what becomes a panel to what is asked for: it comes from memory */
 };
 
 /* Stores before it have reached memory, as far as the compiler goes, when tiles are loaded after it. */
@@ -92,23 +92,25 @@ AMX_INLINE void amx_store_sums(char *out, int lower)
 
 /*
  * What is done on the way, besides the steps: at every gap between products its share. `due` are the pieces of each
- * kind times the gaps so far, less all gaps for each piece that is done.
+ * kind times the gaps so far, less all gaps for each piece that is done. Where int8 becomes a panel for the same call
+ * there is a gap before each step; of n steps at least s + 1 are made by the gap before step s, however many were there.
  */
-enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_ROWS = 4, AMX_SPLIT = 8, AMX_CALL = 16 };
+enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_ROWS = 4, AMX_SPLIT = 8, AMX_DEQUANT = 16, AMX_CALL = 32 };
 
 typedef struct amx_side {
     const twi_gemm_call_t *call;
     int64_t gaps; /* of the call */
-    int64_t touch_due, rows_due, split_due, call_due;
+    int64_t touch_due, rows_due, make_due, call_due;
     twi_touch_t touch;
     int row, rows; /* the next one that is finished, and all; if they are cast: */
     const float *cast_from;
     char *cast_to;
     int64_t cast_step;
-    const uint16_t *split_from;
-    uint16_t *split_to;
-    int64_t split_left; /* lines of the step */
-    int kinds;          /* that there are; known to the compiler */
+    const char *make_from;
+    uint16_t *make_to;
+    int64_t make_left;           /* lines of the step, or of the group */
+    const float *scale, *offset; /* of the group */
+    int kinds;                   /* that there are; known to the compiler */
 } amx_side_t;
 
 /* One step: multiplies planes at a and b into the sums, and has amx_gap before each few products. */
@@ -153,16 +155,39 @@ AMX_INLINE void amx_finish_row(amx_side_t *side)
 AMX_INLINE void amx_split_line(amx_side_t *side)
 {
     __m512i hi, lo;
-    _mm_prefetch((const char *)((uintptr_t)side->split_from + AMX_SPLIT_AHEAD), _MM_HINT_T0);
-    twi_split_32(_mm512_loadu_si512(side->split_from), &hi, &lo);
-    _mm512_store_si512(side->split_to, hi);
-    _mm512_store_si512((char *)side->split_to + AMX_PLANE_BYTES, lo);
-    side->split_from += 2 * AMX_HALF;
-    side->split_to += 2 * AMX_HALF;
-    if (--side->split_left == 0) {
-        side->split_left = AMX_PLANE_BYTES / AMX_LINE;
-        side->split_to += AMX_PLANE_BYTES / 2;
+    twi_split_32(_mm512_loadu_si512(side->make_from), &hi, &lo);
+    _mm512_store_si512(side->make_to, hi);
+    _mm512_store_si512((char *)side->make_to + AMX_PLANE_BYTES, lo);
+    side->make_to += AMX_LINE / 2;
+    if (--side->make_left == 0) {
+        side->make_left = AMX_PLANE_BYTES / AMX_LINE;
+        side->make_to += AMX_PLANE_BYTES / 2;
     }
+}
+
+AMX_INLINE void amx_dequant_line(amx_side_t *side)
+{
+    const __m512 *scale = (const __m512 *)side->scale, *offset = (const __m512 *)side->offset;
+    if (offset)
+        twi_dequant_64(side->make_to, (const int8_t *)side->make_from, scale, offset);
+    else
+        twi_dequant_64(side->make_to, (const int8_t *)side->make_from, scale, NULL);
+    side->make_to += AMX_LINE;
+    if (--side->make_left == 0) {
+        side->make_left = side->call->make.group;
+        side->scale += AMX_LINE;
+        side->offset = offset ? side->offset + AMX_LINE : NULL;
+    }
+}
+
+AMX_INLINE void amx_make_line(amx_side_t *side)
+{
+    _mm_prefetch((const char *)((uintptr_t)side->make_from + AMX_MAKE_AHEAD), _MM_HINT_T0);
+    if (side->kinds & AMX_SPLIT)
+        amx_split_line(side);
+    else
+        amx_dequant_line(side);
+    side->make_from += AMX_LINE;
 }
 
 AMX_INLINE void amx_gap(amx_side_t *side)
@@ -174,9 +199,11 @@ AMX_INLINE void amx_gap(amx_side_t *side)
     if (side->kinds & (AMX_CAST | AMX_ROWS))
         for (side->rows_due += side->rows; side->rows_due >= side->gaps; side->rows_due -= side->gaps)
             amx_finish_row(side);
-    if (side->kinds & AMX_SPLIT)
-        for (side->split_due += call->split.lines; side->split_due >= side->gaps; side->split_due -= side->gaps)
-            amx_split_line(side);
+    if (side->kinds & (AMX_SPLIT | AMX_DEQUANT))
+        for (side->make_due += call->make.lines; side->make_due >= side->gaps; side->make_due -= side->gaps)
+            amx_make_line(side);
+    if (side->kinds & AMX_DEQUANT)
+        amx_fence(); /* the step may be among it */
     if (side->kinds & AMX_CALL)
         for (side->call_due += call->n_aside; side->call_due >= side->gaps; side->call_due -= side->gaps)
             call->aside(call->aside_arg);
@@ -194,10 +221,17 @@ AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, int gaps, int kinds)
         side.cast_step = call->ready.part->ld_out * 2;
     }
     if (kinds & AMX_SPLIT) {
-        const int64_t lines = AMX_PLANE_BYTES / AMX_LINE, line = call->split.first % lines;
-        side.split_from = call->split.from;
-        side.split_to = call->split.panel + (2 * call->split.first - line) * AMX_LINE / 2;
-        side.split_left = lines - line;
+        const int64_t lines = AMX_PLANE_BYTES / AMX_LINE, line = call->make.first % lines;
+        side.make_from = call->make.from;
+        side.make_to = call->make.panel + (2 * call->make.first - line) * AMX_LINE / 2;
+        side.make_left = lines - line;
+    }
+    if (kinds & AMX_DEQUANT) {
+        side.make_from = call->make.from;
+        side.make_to = call->make.panel + call->make.first * AMX_LINE;
+        side.make_left = call->make.group_left;
+        side.scale = call->make.scale;
+        side.offset = call->make.offset;
     }
     return side;
 }
@@ -221,8 +255,8 @@ AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lowe
 /* What is rare shares a loop. */
 AMX_INLINE void amx_run_any(const twi_gemm_call_t *call, amx_steps_t steps, int lower)
 {
-    const int splits = steps.kinds & AMX_SPLIT;
-    const int kinds = (call->touch_lines > 0 ? AMX_TOUCH : 0) | (call->split.lines > 0 ? AMX_SPLIT : 0) |
+    const int makes = steps.kinds & (AMX_SPLIT | AMX_DEQUANT);
+    const int kinds = (call->touch_lines > 0 ? AMX_TOUCH : 0) | (call->make.lines > 0 ? makes : 0) |
                       (call->n_aside > 0 ? AMX_CALL : 0) |
                       (!call->ready.part  ? 0
                        : call->ready.cast ? AMX_CAST
@@ -233,10 +267,10 @@ AMX_INLINE void amx_run_any(const twi_gemm_call_t *call, amx_steps_t steps, int 
         amx_run(call, steps, lower, AMX_CAST);
     else if (kinds == AMX_ROWS)
         amx_run(call, steps, lower, AMX_ROWS);
-    else if (splits && kinds == AMX_SPLIT)
-        amx_run(call, steps, lower, AMX_SPLIT);
-    else if (splits && kinds == (AMX_SPLIT | AMX_CAST))
-        amx_run(call, steps, lower, AMX_SPLIT | AMX_CAST);
+    else if (makes && kinds == makes)
+        amx_run(call, steps, lower, makes);
+    else if (makes && kinds == (makes | AMX_CAST))
+        amx_run(call, steps, lower, makes | AMX_CAST);
     else
         amx_run(call, steps, lower, steps.kinds);
 }
@@ -262,9 +296,9 @@ AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_steps_t ste
 }
 
 /*
- * The kernel `name` whose step is one product a tile, by the instruction `dp`, with some kinds of work on the side. A is loaded past the
- * first-level cache where B has to stay there: where there are other panels of A to meet. Loads come before
- * products: a product right after each load left the unit idle more often, with a busy neighbour above all.
+ * The kernel `name` whose step is one product a tile, by the instruction `dp`, with some kinds of work on the side. A is
+ * loaded past the first-level cache where B has to stay there: where there are other panels of A to meet. Loads come
+ * before products: a product right after each load left the unit idle more often, with a busy neighbour above all.
  */
 #define AMX_KERNEL(name, dp, kinds)                                                                     \
     AMX_INLINE void name##_upper(const char *a, const char *b, amx_side_t *side)                        \

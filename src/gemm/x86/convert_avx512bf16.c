@@ -4,7 +4,7 @@
 #include <immintrin.h>
 
 #include "gemm/convert_sets.h"
-#include "gemm/x86/split_avx512bf16.h"
+#include "gemm/x86/make_avx512bf16.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -34,14 +34,6 @@ void twi_gemm_split_f16__avx512bf16(uint16_t *hi, uint16_t *lo, const uint16_t *
 
 /* ---- int8 weights ------------------------------------------------------------------------------ */
 
-INLINE __m512 dequant_16(const int8_t *src, __m512 scale, const __m512 *offset)
-{
-    __m512 value = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)src)));
-    if (offset)
-        value = _mm512_add_ps(value, *offset);
-    return _mm512_mul_ps(value, scale);
-}
-
 /* Rows of a line, as panels have them: what goes with the elements stays in registers. */
 INLINE void dequant_lines(uint16_t *dst, const int8_t *src, int64_t rows, const float *scales, const float *offsets)
 {
@@ -52,11 +44,7 @@ INLINE void dequant_lines(uint16_t *dst, const int8_t *src, int64_t rows, const 
     }
     for (; rows > 0; rows--, src += LINE, dst += LINE) {
         twi_convert_ahead(src);
-        for (int i = 0; i < 4; i += 2) {
-            const __m512 low = dequant_16(src + 16 * i, scale[i], offsets ? &offset[i] : NULL);
-            const __m512 high = dequant_16(src + 16 * i + 16, scale[i + 1], offsets ? &offset[i + 1] : NULL);
-            _mm512_storeu_si512(dst + 16 * i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
-        }
+        twi_dequant_64(dst, src, scale, offsets ? offset : NULL);
     }
 }
 
@@ -65,7 +53,7 @@ static void dequant_row(uint16_t *dst, const int8_t *src, int64_t period, const 
 {
     for (int64_t i = 0; i < period; i += 16) {
         const __m512 add = offset ? _mm512_loadu_ps(offset + i) : _mm512_setzero_ps();
-        const __m512 value = dequant_16(src + i, _mm512_loadu_ps(scale + i), offset ? &add : NULL);
+        const __m512 value = twi_dequant_16(src + i, _mm512_loadu_ps(scale + i), offset ? &add : NULL);
         _mm256_storeu_si256((__m256i *)(dst + i), (__m256i)_mm512_cvtneps_pbh(value));
     }
 }
