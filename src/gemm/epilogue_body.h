@@ -17,7 +17,7 @@
  *   EPI_ADD_BF16           if there is add_bf16 (part, at, pair, half_out): whole pairs of addends the short way;
  *                          false where only the long way gives the right bits
  *
- * What a tile needs is decided once a tile, and each common need has a loop of its own. In the loops
+ * What a tile needs is decided once, for a tile or a row, and each common need has a loop of its own. In the loops
  * for the rest, an absent step is done with the operand that changes nothing: 0 for ibias, 1 for
  * scale and token. A loop that adds fbias runs only where there is one.
  */

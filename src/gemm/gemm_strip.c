@@ -229,7 +229,7 @@ static strip_block_t block_at(const twi_gemm_plan_t *plan, int64_t col, int64_t 
     return (strip_block_t){.col = col, .k0 = k, .k_count = left < blocks->kb ? left : blocks->kb};
 }
 
-/* The block after another one: of its panel in this pass, of the next panel, of the next pass, of the next nb columns. */
+/* The block after another one: of its panel in this pass, the next panel, the next pass, or the next nb columns. */
 static bool block_after(const strip_work_t *w, const strip_block_t *block, strip_block_t *after_out)
 {
     const twi_gemm_blocks_t *blocks = &w->plan->blocks;

@@ -61,7 +61,7 @@ typedef struct twi_gemm_ready {
     const twi_gemm_epilogue_t *epilogue;
     twi_gemm_row_fn *row;
     bool cast; /* nothing but rounding to 16 bits, and that of whole rows of fp32 that are not denormal, to one place */
-} twi_gemm_ready_t;
+} twi_gemm_ready_t; /* of TWI_GEMM_ROW_COLS columns, which are also those of its sums */
 
 /*
  * Lines of 64 bytes of a stored panel that become what the kernel multiplies: fp16 lanes F16X2 for later calls, and
@@ -69,9 +69,9 @@ typedef struct twi_gemm_ready {
  */
 typedef struct twi_gemm_make {
     const void *from;     /* the first one */
-    uint16_t *panel;      /* all of it */
+    uint16_t *panel;      /* all of it, 64-byte aligned */
     int64_t first, lines; /* 0: none */
-    /* Of int8: scales and offsets, a row for each group of lines, with one for each element of a line. */
+    /* Of int8: scales and offsets, a row for each group of lines, with one for each element of a line; aligned, too. */
     const float *scale, *offset; /* the row of the first line; no offsets: NULL */
     int64_t group, group_left;   /* lines of a group, and of the first one */
 } twi_gemm_make_t;
@@ -90,8 +90,8 @@ typedef struct twi_gemm_call {
     /*
      * Work for the vector unit, which kernels with TWI_KERNEL_AMX do between their products, evenly, in calls with
      * steps: `ready` a row at a time, and `make` a line at a time, if their lanes are F16X2 or BF16. A product has to
-     * wait for it only if there is much of it in one place. Anything else goes through aside(aside_arg), which is called n_aside times and may
-     * use anything but tile registers.
+     * wait for it only if there is much of it in one place. Anything else goes through aside(aside_arg), which is called
+     * n_aside times and may use anything but tile registers.
      */
     twi_gemm_ready_t ready;
     twi_gemm_make_t make;

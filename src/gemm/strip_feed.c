@@ -139,7 +139,7 @@ void twi_strip_feed_share(strip_feed_t *feed, strip_feed_t *next, int64_t i, twi
     make_out->lines = 0;
     if (w->plan->lanes && next)
         share(next, twi_round_up(twi_ceil_div(twi_strip_feed_lacks(next), w->n_tiles - i), w->kernel->kb), make_out);
-    else if (!w->plan->lanes && i == 0)
+    else if (!w->plan->lanes && i == 0 && !padded(feed))
         share(feed, twi_strip_feed_lacks(feed), make_out);
 }
 
@@ -154,7 +154,7 @@ void twi_strip_feed_lead(strip_feed_t *feed)
     const strip_work_t *w = feed->w;
     const strip_block_t *block = &feed->block;
     const twi_gemm_kernel_t *kernel = w->kernel;
-    const bool side = w->plan->asides && w->problem->weight && (w->plan->lanes || !padded(feed));
+    const bool side = w->plan->asides && w->problem->weight;
     const int64_t steps = LEAD_STEPS * kernel->ks, lead = side && steps < block->k_count ? steps : block->k_count;
     if (!w->problem->weight)
         twi_gemm_pack_b(w->plan->convert, &w->problem->b[w->strip->group], block->k0, block->k_count, block->col,

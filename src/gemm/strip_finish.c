@@ -98,7 +98,7 @@ void twi_strip_hand(const strip_work_t *w, twi_gemm_ready_t *ready_out)
 {
     const strip_placed_t *placed = w->memory.finishing->ready;
     const twi_gemm_part_t *part = placed ? &placed->place.part : NULL;
-    if (part && part->cols != w->kernel->nr) {
+    if (part && part->cols != TWI_GEMM_ROW_COLS) {
         twi_strip_finish(w);
         part = NULL;
     }

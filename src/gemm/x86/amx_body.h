@@ -93,7 +93,7 @@ AMX_INLINE void amx_store_sums(char *out, int lower)
 /*
  * What is done on the way, besides the steps: at every gap between products its share. `due` are the pieces of each
  * kind times the gaps so far, less all gaps for each piece that is done. Where int8 becomes a panel for the same call
- * there is a gap before each step; of n steps at least s + 1 are made by the gap before step s, however many were there.
+ * there is a gap before each step; at least s + 1 steps are made by the gap before step s, however many were there.
  */
 enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_ROWS = 4, AMX_SPLIT = 8, AMX_DEQUANT = 16, AMX_CALL = 32 };
 
@@ -252,27 +252,30 @@ AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lowe
     }
 }
 
+/* Whether the call has just the work `some` on the side, and the kernel a loop for that: runs it. */
+AMX_INLINE int amx_run_if(const twi_gemm_call_t *call, amx_steps_t steps, int lower, int kinds, int some)
+{
+    if ((steps.kinds & some) != some || kinds != some)
+        return 0;
+    amx_run(call, steps, lower, some);
+    return 1;
+}
+
 /* What is rare shares a loop. */
 AMX_INLINE void amx_run_any(const twi_gemm_call_t *call, amx_steps_t steps, int lower)
 {
     const int makes = steps.kinds & (AMX_SPLIT | AMX_DEQUANT);
-    const int kinds = (call->touch_lines > 0 ? AMX_TOUCH : 0) | (call->make.lines > 0 ? makes : 0) |
-                      (call->n_aside > 0 ? AMX_CALL : 0) |
-                      (!call->ready.part  ? 0
-                       : call->ready.cast ? AMX_CAST
-                                          : AMX_ROWS);
-    if (kinds == 0)
-        amx_run(call, steps, lower, 0);
-    else if ((steps.kinds & AMX_CAST) && kinds == AMX_CAST)
-        amx_run(call, steps, lower, AMX_CAST);
-    else if (kinds == AMX_ROWS)
-        amx_run(call, steps, lower, AMX_ROWS);
-    else if (makes && kinds == makes)
-        amx_run(call, steps, lower, makes);
-    else if (makes && kinds == (makes | AMX_CAST))
-        amx_run(call, steps, lower, makes | AMX_CAST);
-    else
-        amx_run(call, steps, lower, steps.kinds);
+    const int finishes = !call->ready.part ? 0 : call->ready.cast ? AMX_CAST : AMX_ROWS;
+    const int kinds = finishes | (call->touch_lines > 0 ? AMX_TOUCH : 0) | (call->make.lines > 0 ? makes : 0) |
+                      (call->n_aside > 0 ? AMX_CALL : 0);
+    if (amx_run_if(call, steps, lower, kinds, 0) || amx_run_if(call, steps, lower, kinds, AMX_CAST) ||
+        amx_run_if(call, steps, lower, kinds, AMX_ROWS) ||
+        amx_run_if(call, steps, lower, kinds, AMX_TOUCH | AMX_CAST) ||
+        amx_run_if(call, steps, lower, kinds, AMX_TOUCH | AMX_ROWS) ||
+        (makes && amx_run_if(call, steps, lower, kinds, makes)) ||
+        (makes && amx_run_if(call, steps, lower, kinds, makes | AMX_CAST)))
+        return;
+    amx_run(call, steps, lower, steps.kinds);
 }
 
 /* The whole call, but that the sums go to `out` instead of call->acc; lower: there are more than 16 rows. */
@@ -296,9 +299,9 @@ AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_steps_t ste
 }
 
 /*
- * The kernel `name` whose step is one product a tile, by the instruction `dp`, with some kinds of work on the side. A is
- * loaded past the first-level cache where B has to stay there: where there are other panels of A to meet. Loads come
- * before products: a product right after each load left the unit idle more often, with a busy neighbour above all.
+ * The kernel `name` whose step is one product a tile, by the instruction `dp`, with some kinds of work on the side. A
+ * is loaded past the first-level cache where B has to stay there: where there are other panels of A to meet. Loads
+ * come before products: a product right after each load left the unit idle more often, with a busy neighbour above all.
  */
 #define AMX_KERNEL(name, dp, kinds)                                                                     \
     AMX_INLINE void name##_upper(const char *a, const char *b, amx_side_t *side)                        \
