@@ -59,10 +59,10 @@ endforeach()
 # objects of test_NAME with the kernels of those levels on top of a model of the instructions, and a cpu layer that
 # reports amx. Their objects come before the library, which therefore does not supply its own. Not with
 # ThreadSanitizer: threads do the same at every level.
-set(model_programs test_convert test_epilogue test_gemm_engine test_kernels test_kernels_side test_matmul test_matmul_bits
-    test_matmul_groups test_matmul_quant test_pack test_mm_reduce_scatter test_mm_all_reduce test_mm_all_reduce_int8 test_all_gather_mm
-    test_gmm_alltoallv test_alltoallv_gmm test_ops_bits test_ops_given test_ops_lent test_ops_stream
-    test_ops_window)
+set(model_programs test_convert test_epilogue test_gemm_engine test_kernels test_kernels_side test_matmul
+    test_matmul_bits test_matmul_groups test_matmul_quant test_pack test_mm_reduce_scatter test_mm_all_reduce
+    test_mm_all_reduce_int8 test_all_gather_mm test_gmm_alltoallv test_alltoallv_gmm test_ops_bits test_ops_given
+    test_ops_lent test_ops_stream test_ops_window)
 set(model_kernels ${sources})
 list(FILTER model_kernels INCLUDE REGEX "_(avx512bf16|amx)\\.c$")
 if(model_kernels AND NOT TILEWIRE_FUZZ AND NOT TILEWIRE_SANITIZE STREQUAL "thread")

@@ -437,6 +437,99 @@ static void try_hooks(int threads)
     twi_team_destroy(team);
 }
 
+/* Tiles of 16 bits. Some go to another place as well, and to some are added no others: all stay in c. */
+typedef struct copier {
+    const engine_t *engine;
+    uint16_t *copy;        /* [m][ldc] */
+    uint8_t *copied;       /* [m][ldc] */
+    twi_gemm_also_t *also; /* of each tile */
+    int64_t n_tiles, n_copies;
+} copier_t;
+
+static void copy_place(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
+{
+    static const void *const addends[1] = {NULL};
+    copier_t *c = user;
+    twi_gemm_part_t *part = &place->part;
+    const int64_t ldc = c->engine->problem.ldc, at = tile->row * ldc + tile->col, i = c->n_tiles++;
+    CHECK(part->n_also == 0 && !part->addends && !part->stream && place->tag == 0 && place->n_touch == 0);
+    CHECK(part->out == (uint16_t *)c->engine->c + at && part->ld_out == ldc);
+    place->tag = 1 + i;
+    if (i % 3 == 0) {
+        c->also[i] = (twi_gemm_also_t){.at = (char *)(c->copy + at), .step = ldc * 2};
+        part->also = &c->also[i];
+        part->n_also = 1;
+        c->n_copies++;
+        for (int64_t j = 0; j < (int64_t)tile->rows * tile->cols; j++)
+            c->copied[at + j / tile->cols * ldc + j % tile->cols] = 1;
+    }
+    if (i % 4 < 2) {
+        part->addends = addends;
+        part->n_addends = 1;
+        part->own = 0;
+    }
+    if (i % 5 == 0) {
+        place->n_touch = 1;
+        place->touch[0] = (twi_gemm_touch_t){.at = part->out, .step = ldc * 2, .n = tile->rows, .write = 1};
+    }
+}
+
+static void check_copies(const engine_t *e, const uint16_t *c, const uint16_t *wanted, const copier_t *copier)
+{
+    const int64_t n = e->product.n, ldc = e->problem.ldc;
+    for (int64_t at = 0; at < e->product.m * ldc; at++) {
+        CHECK_EQ(c[at], at % ldc < n ? wanted[at] : 0xa5a5);
+        CHECK_EQ(copier->copy[at], copier->copied[at] ? wanted[at] : 0);
+    }
+}
+
+static void try_copies(engine_t *e, twi_gemm_space_t *space)
+{
+    static const twi_gemm_blocks_t blocks[] = {
+        {0}, {.mb = 32, .nb = 32, .kb = 32, .pass = 64}, {.stack = 32, .kb = 64}, {.kb = 96, .pass = 96, .nb = 64}};
+    const int64_t elements = e->product.m * e->problem.ldc;
+    uint16_t *wanted = malloc((size_t)elements * 2);
+    CHECK(wanted != NULL);
+    e->problem.epilogue.out_type = mm_natural(e->product.type);
+    run(e, space);
+    memcpy(wanted, e->c, (size_t)elements * 2);
+    for (int way = 0; way < 2 * MM_LENGTH(blocks); way++) {
+        copier_t copier = {.engine = e};
+        const twi_gemm_hook_t hook = {.user = &copier, .place = copy_place};
+        copier.copy = calloc((size_t)elements, 2);
+        copier.copied = calloc((size_t)elements, 1);
+        copier.also = calloc((size_t)elements, sizeof *copier.also);
+        CHECK(copier.copy && copier.copied && copier.also);
+        use_packed(e, way % 2);
+        e->problem.blocks = blocks[way / 2];
+        e->problem.hook = &hook;
+        run(e, space);
+        e->problem.hook = NULL;
+        CHECK(copier.n_copies > 0);
+        check_copies(e, (const uint16_t *)e->c, wanted, &copier);
+        free(copier.copy);
+        free(copier.copied);
+        free(copier.also);
+    }
+    free(wanted);
+}
+
+MM_TEST(hooks_of_16_bits)
+{
+    static const mm_type_t types[] = {MM_BF16, MM_F16, MM_BF16W8, MM_F16W8};
+    panels_random_t random = panels_random(default_seed);
+    twi_gemm_space_t *space = space_of(NULL);
+    (void)level;
+    for (int i = 0; i < 2 * MM_LENGTH(types); i++) {
+        engine_t e;
+        engine_open(&e, types[i / 2], i % 2 ? 53 : 130, i % 2 ? 200 : 256, i % 2 ? 135 : 128, i % 2 ? counts : NULL,
+                    &random);
+        try_copies(&e, space);
+        engine_close(&e);
+    }
+    twi_gemm_space_destroy(space);
+}
+
 MM_TEST(hooks)
 {
     (void)level;

@@ -37,10 +37,18 @@ static void count(void *arg)
     ++*(int *)arg;
 }
 
-/* Panels of ones, as bf16 and as hi of fp16; lo is zero. The product of `steps` steps is 32 * steps everywhere. */
-static void fill_ones(call_memory_t *memory, bool planes)
+/* Panels of ones, as bf16, as hi of fp16, whose lo is zero, or as int8; sums from before that are 7. */
+static void fill_ones(call_memory_t *memory, twi_gemm_lane_t lane)
 {
+    const bool planes = lane == TWI_LANE_F16X2;
     memset(memory, 0, sizeof *memory);
+    for (int i = 0; i < SIDE * SIDE; i++)
+        memory->acc[i] = lane == TWI_LANE_S8 ? 7 : twi_f32_bits(7.0f);
+    if (lane == TWI_LANE_S8) {
+        memset(memory->a, 1, sizeof memory->a);
+        memset(memory->b, 1, sizeof memory->b);
+        return;
+    }
     for (int i = 0; i < MAX_STEPS * (planes ? 2 : 1) * 1024; i++) {
         const uint16_t one = planes && i / 1024 % 2 ? 0 : 0x3f80;
         memcpy(memory->a + 2 * i, &one, 2);
@@ -52,8 +60,10 @@ static void fill_ones(call_memory_t *memory, bool planes)
 static void run_call(const twi_gemm_kernel_t *kernel, int steps, int n_aside, twi_gemm_call_t *call)
 {
     static call_memory_t memory;
+    static const twi_gemm_touch_t touch[2] = {{(const char *)memory.a, LINE, 5, 0},
+                                              {(const char *)memory.b, 3 * LINE, 2, 1}};
     int calls = 0;
-    fill_ones(&memory, kernel->lane == TWI_LANE_F16X2);
+    fill_ones(&memory, kernel->lane);
     call->a = memory.a;
     call->b = memory.b;
     call->acc = memory.acc;
@@ -62,12 +72,19 @@ static void run_call(const twi_gemm_kernel_t *kernel, int steps, int n_aside, tw
     call->aside = count;
     call->aside_arg = &calls;
     call->n_aside = n_aside;
+    call->accumulate = (int)panels_below(&rng, 2);
+    if (panels_below(&rng, 2)) {
+        call->touch = touch;
+        call->n_touch = 2;
+        call->touch_lines = 7;
+    }
     twi_gemm_tiles_begin();
     kernel->run(call);
     twi_gemm_tiles_end();
     CHECK_EQ(calls, n_aside);
+    const int sum = kernel->ks * steps + (call->accumulate ? 7 : 0);
     for (int i = 0; i < call->rows * SIDE; i++)
-        CHECK_EQ(twi_f32_bits((float)(32 * steps)), memory.acc[i]);
+        CHECK_EQ(kernel->lane == TWI_LANE_S8 ? (uint32_t)sum : twi_f32_bits((float)sum), memory.acc[i]);
 }
 
 /* ---- Casts ------------------------------------------------------------------------------------ */
@@ -254,14 +271,24 @@ static void try_int8(const twi_gemm_kernel_t *kernel, const int8_case_t *c)
         .steps = c->steps,
         .rows = 1 + (int)panels_below(&rng, SIDE),
     };
+    int next = 0, calls = 0;
+    const twi_gemm_epilogue_t epilogue = {.out_type = TWI_FP32};
+    const twi_gemm_part_t part = {.rows = 1 + (int)panels_below(&rng, SIDE), .cols = SIDE, .out = &next};
+    if (panels_below(&rng, 2))
+        call.ready = (twi_gemm_ready_t){.part = &part, .epilogue = &epilogue, .row = count_row};
     if (c->own) {
+        call.aside = count;
+        call.aside_arg = &calls;
+        call.n_aside = panels_below(&rng, 2) ? 3 : 0;
         twi_gemm_tiles_begin();
         kernel->run(&call);
         twi_gemm_tiles_end();
+        CHECK_EQ(calls, call.n_aside);
         check_own_sums(c, &m, call.rows);
     } else {
         run_call(kernel, c->steps, panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0, &call);
     }
+    CHECK_EQ(next, call.ready.part ? part.rows : 0);
     CHECK_EQ(memcmp(m.panel, m.want, (size_t)(c->first + c->lines) * LINE * 2), 0);
     for (int64_t i = (c->first + c->lines) * LINE; i < GROUPS_MAX * LINE; i++)
         CHECK_EQ(m.panel[i], (uint16_t)(PANELS_FILLING * 0x101));
@@ -335,6 +362,11 @@ TEST(rows_bf16)
 TEST(rows_f16)
 {
     try_kernel("twi_gemm_f16_f16_f32_32x32x32__amx", rows);
+}
+
+TEST(rows_s8)
+{
+    try_kernel("twi_gemm_s8_s8_s32_32x32x64__amx", rows);
 }
 
 TEST(weights_bf16)
