@@ -23,13 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 K, N = 160, 96
 
 
-@pytest.fixture(scope="module")
-def comm():
-    made = tilewire.Communicator(None, 0, 1)
-    yield made
-    made.close()
-
-
 def _experts(name: str) -> Callable[..., torch.Tensor]:
     op = getattr(tilewire, name)
 
@@ -374,6 +367,13 @@ def test_weights_that_are_gone_are_not_mistaken(comm: tilewire.Communicator) -> 
         assert torch.equal(tilewire.mm_all_reduce(x, packed, comm), _want(x, w))
         del packed
         gc.collect()
+
+
+def test_more_plans_than_a_communicator_keeps(comm: tilewire.Communicator) -> None:
+    """It begins anew with the 257th."""
+    calls = [(randn(k, 2, k), randn(k + 1, k, 3)) for k in range(1, 301)]
+    for x, w in calls + calls[::-1]:
+        assert torch.equal(tilewire.mm_all_reduce(x, w, comm), _want(x, w))
 
 
 def test_plans_can_be_had() -> None:
