@@ -98,11 +98,11 @@ void twi_strip_feed_more(strip_feed_t *feed, int64_t k_count)
     feed->made += k_count;
 }
 
-/* Scales of int8 weights from k `at` of the block on. */
-static void share_scales(const strip_feed_t *feed, int64_t at, twi_gemm_make_t *make)
+/* Scales of int8 weights, of what is not made yet. */
+static void share_scales(const strip_feed_t *feed, twi_gemm_make_t *make)
 {
     const strip_work_t *w = feed->w;
-    const int64_t group = w->antiquant.group, kb = w->kernel->kb, k = feed->block.k0 + at;
+    const int64_t group = w->antiquant.group, kb = w->kernel->kb, k = feed->block.k0 + feed->made;
     const int64_t scales = (k / group - feed->block.k0 / group) * row_elements(w);
     spread(w, &feed->block);
     make->scale = w->memory.scale + scales;
@@ -123,7 +123,7 @@ static void share(strip_feed_t *feed, int64_t k_count, twi_gemm_make_t *make_out
         .lines = k_count * bytes / LINE_BYTES,
     };
     if (w->plan->quantised && k_count > 0)
-        share_scales(feed, feed->made, make_out);
+        share_scales(feed, make_out);
     feed->made += k_count;
 }
 

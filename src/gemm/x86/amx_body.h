@@ -220,14 +220,14 @@ AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, int gaps, int kinds)
         side.cast_to = call->ready.part->out;
         side.cast_step = call->ready.part->ld_out * 2;
     }
+    if (kinds & (AMX_SPLIT | AMX_DEQUANT))
+        side.make_from = call->make.from;
     if (kinds & AMX_SPLIT) {
         const int64_t lines = AMX_PLANE_BYTES / AMX_LINE, line = call->make.first % lines;
-        side.make_from = call->make.from;
         side.make_to = call->make.panel + (2 * call->make.first - line) * AMX_LINE / 2;
         side.make_left = lines - line;
     }
     if (kinds & AMX_DEQUANT) {
-        side.make_from = call->make.from;
         side.make_to = call->make.panel + call->make.first * AMX_LINE;
         side.make_left = call->make.group_left;
         side.scale = call->make.scale;
