@@ -57,36 +57,57 @@ endforeach()
 
 # The engine at levels avx512bf16 and amx on machines without their instructions: programs model_NAME are the
 # objects of test_NAME with the kernels of those levels on top of a model of the instructions, and a cpu layer that
-# reports amx. Their objects come before the library, which therefore does not supply its own. Not with
-# ThreadSanitizer: threads do the same at every level.
+# reports amx. Where the machine has no AVX-512 either, its levels are modelled, too. These objects come before the
+# library, which therefore does not supply its own. Not with ThreadSanitizer: threads do the same at every level.
 set(model_programs test_convert test_epilogue test_gemm_engine test_kernels test_kernels_side test_matmul
     test_matmul_bits test_matmul_groups test_matmul_quant test_pack test_mm_reduce_scatter test_mm_all_reduce
     test_mm_all_reduce_int8 test_all_gather_mm test_gmm_alltoallv test_alltoallv_gmm test_ops_bits test_ops_given
     test_ops_lent test_ops_stream test_ops_window)
+set(model_levels "avx512bf16|amx")
+set(model_flags ${avx512vnni})
+set(machine_lacks_avx512 ON)
+if(EXISTS /proc/cpuinfo)
+    file(STRINGS /proc/cpuinfo machine_vnni REGEX "^flags.* avx512_vnni" LIMIT_COUNT 1)
+    if(machine_vnni)
+        set(machine_lacks_avx512 OFF)
+    endif()
+endif()
+option(TILEWIRE_MODEL_AVX512 "Tests that model instructions model those of AVX-512, too" ${machine_lacks_avx512})
+if(TILEWIRE_MODEL_AVX512)
+    set(model_levels "avx512|avx512vnni|${model_levels}")
+    set(model_flags ${avx2} -DMODEL_AVX512 -O1 -Wno-psabi) # functions hand on vectors of 64 bytes as they can
+    set_source_files_properties(tests/gemm/model_level.c PROPERTIES COMPILE_DEFINITIONS MODEL_AVX512)
+    list(APPEND model_programs test_reduce test_token test_wire test_dynamic_quant)
+endif()
 set(model_kernels ${sources})
-list(FILTER model_kernels INCLUDE REGEX "_(avx512bf16|amx)\\.c$")
+list(FILTER model_kernels INCLUDE REGEX "_(${model_levels})\\.c$")
 if(model_kernels AND NOT TILEWIRE_FUZZ AND NOT TILEWIRE_SANITIZE STREQUAL "thread")
     set(model_sources "")
     foreach(kernel ${model_kernels})
         get_filename_component(name ${kernel} NAME)
         set(model_source ${PROJECT_BINARY_DIR}/tests/model/model_${name})
         file(GENERATE OUTPUT ${model_source} CONTENT "#include \"gemm/model_x86.h\"\n#include \"${kernel}\"\n")
-        set_source_files_properties(${model_source} PROPERTIES COMPILE_OPTIONS "${avx512vnni}")
+        set_source_files_properties(${model_source} PROPERTIES COMPILE_OPTIONS "${model_flags}")
         list(APPEND model_sources ${model_source})
     endforeach()
-    add_library(tilewire_model OBJECT EXCLUDE_FROM_ALL ${model_sources} tests/gemm/model_level.c)
+    set_source_files_properties(tests/gemm/model_tiles.c PROPERTIES COMPILE_OPTIONS "${avx2}")
+    add_library(tilewire_model OBJECT EXCLUDE_FROM_ALL ${model_sources} tests/gemm/model_level.c tests/gemm/model_tiles.c)
     target_include_directories(tilewire_model PRIVATE include src tests)
+    macro(model_program area model kind)
+        test_program(${area} ${model} ${kind} ${ARGN} $<TARGET_OBJECTS:tilewire_model>)
+        set_target_properties(${model} PROPERTIES LINKER_LANGUAGE C)
+        target_link_options(${model} PRIVATE -Wl,--wrap=twi_cpu_detected,--wrap=test_add)
+    endmacro()
     foreach(name ${model_programs})
         string(REGEX REPLACE "^test_" "model_" model ${name})
         file(GLOB model_test tests/*/${name}.c)
         get_filename_component(area ${model_test} DIRECTORY)
         get_filename_component(area ${area} NAME)
         test_kind(kind ${model_test})
-        test_program(${area} ${model} ${kind} $<TARGET_OBJECTS:${name}> $<TARGET_OBJECTS:tilewire_model>)
-        set_target_properties(${model} PROPERTIES LINKER_LANGUAGE C)
+        model_program(${area} ${model} ${kind} $<TARGET_OBJECTS:${name}>)
         add_dependencies(${model} ${name})
-        target_link_options(${model} PRIVATE -Wl,--wrap=twi_cpu_detected,--wrap=test_add)
     endforeach()
+    model_program(gemm model_values plain tests/gemm/model_values.c)
 endif()
 
 # What these count happens in functions of the library.

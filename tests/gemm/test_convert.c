@@ -10,30 +10,6 @@
 #include "panels.h"
 #include "scalars.h"
 
-/* What level avx512bf16 has of its own with a model of its instructions, for machines with AVX-512 alone. */
-#if defined(__x86_64__)
-#define twi_gemm_dequant_bf16__avx512bf16 model_dequant_bf16
-#define twi_gemm_split_f16__avx512bf16 model_split_f16
-#include <immintrin.h>
-#include "gemm/convert_sets.h"
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c"))), \
-                             apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")
-#endif
-#include "model_x86.h"
-#include "../../src/gemm/x86/convert_avx512bf16.c"
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
-#undef twi_gemm_dequant_bf16__avx512bf16
-#undef twi_gemm_split_f16__avx512bf16
-#endif
-
 enum { HALVES = 1 << 16, ROOM = 1 << 16 };
 
 static panels_random_t rng;
@@ -125,15 +101,6 @@ static void every_value(const twi_gemm_convert_t *convert)
     split_every_value(convert->split_f16);
 }
 AT_LEVELS(every_value)
-
-#if defined(__x86_64__)
-TEST(split_every_value__model_of_avx512bf16)
-{
-    if (twi_cpu_isa_machine() < TWI_ISA_AVX512)
-        SKIP("avx512");
-    split_every_value(model_split_f16);
-}
-#endif
 
 static void every_int8(const twi_gemm_convert_t *convert)
 {
@@ -357,18 +324,6 @@ static void weights_to_bf16(const twi_gemm_convert_t *convert)
     try_rows(convert->isa, &w);
 }
 AT_LEVELS(weights_to_bf16)
-
-#if defined(__x86_64__)
-TEST(weights_to_bf16__model_of_avx512bf16)
-{
-    const weights_t w = {.format = scalar_bf16, .run = model_dequant_bf16, .model = model_bf16};
-    if (twi_cpu_isa_machine() < TWI_ISA_AVX512)
-        SKIP("avx512");
-    rng = panels_random(8);
-    try_specials(TWI_ISA_AVX512BF16, &w);
-    try_rows(TWI_ISA_AVX512BF16, &w);
-}
-#endif
 
 static void weights_to_f16(const twi_gemm_convert_t *convert)
 {

@@ -1,127 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels for AMX and AVX512_BF16 on machines that have neither: their sources are included with a
- * model of the instructions (model_x86.h). What they read and write, in which order, how they treat
- * tails, cuts of k, denormals and what is not finite is tested here; that the model is right shows
- * where the real instructions run the tests of all kernels. Needs AVX-512.
+ * The kernels for AMX and AVX512_BF16 with a model of their instructions (model_x86.h): what they read and
+ * write, in which order, how they treat tails, cuts of k, denormals and what is not finite. Bits are those
+ * of the model; that it is right shows where the real instructions run the tests of all kernels.
  */
 #define _GNU_SOURCE
+#include "gemm/convert_sets.h"
+#include "gemm/kernel_touch.h"
 #include "gemm/panels.h"
 #include "gemm/reference.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-
-#include "gemm/kernel_touch.h"
-
-#define twi_gemm_bf16_bf16_f32_32x32x32__amx model_bf16_amx
-#define twi_gemm_s8_s8_s32_32x32x64__amx model_s8_amx
-#define twi_gemm_f16_f16_f32_32x32x32__amx model_f16_amx
-#define twi_gemm_bf16_bf16_f32_14x32x2__avx512bf16 model_bf16_avx512bf16
-#define twi_gemm_dequant_bf16__avx512bf16 model_dequant_bf16
-#define twi_gemm_tiles_begin model_tiles_begin
-#define twi_gemm_tiles_end model_tiles_end
-#define twi_gemm_tiles_load__amx model_tiles_load
-#define twi_gemm_tiles_release__amx model_tiles_release
-
-static twi_gemm_kernel_fn model_bf16_amx, model_s8_amx, model_f16_amx, model_bf16_avx512bf16;
-static void model_dequant_bf16(uint16_t *dst, const int8_t *src, int64_t n_rows, int64_t period, const float *scale,
-                               const float *offset);
-static void model_tiles_begin(void), model_tiles_end(void);
-static void model_tiles_load(const void *config), model_tiles_release(void);
-
-/* Only what is between here and the end of the region may use AVX-512. */
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c"))), \
-                             apply_to = function)
-#if !defined(__AVX512F__)
-#define __AVX512F__ 1 /* the sources look at it, and the attribute does not set it */
-#define MODEL_AVX512F
-#endif
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")
-#endif
-#include "model_x86.h"
-#include "../../src/gemm/tiles.c"
-#include "../../src/gemm/x86/gemm_tiles_amx.c"
-#include "../../src/gemm/x86/gemm_bf16_amx.c"
-#include "../../src/gemm/x86/gemm_s8_amx.c"
-#include "../../src/gemm/x86/gemm_f16_amx.c"
-#include "../../src/gemm/x86/gemm_bf16_avx512bf16.c"
-#include "../../src/gemm/x86/convert_avx512bf16.c"
-
-static uint32_t model_converted(float value, int place)
-{
-    uint16_t narrow[16], both[32];
-    const __m256bh one = _mm512_cvtneps_pbh(_mm512_set1_ps(value));
-    const __m512bh two = _mm512_cvtne2ps_pbh(_mm512_set1_ps(value), _mm512_set1_ps(1.0f));
-    memcpy(narrow, &one, sizeof narrow);
-    memcpy(both, &two, sizeof both);
-    CHECK_EQ(both[place], 0x3f80);
-    CHECK_EQ(both[16 + place], narrow[place]);
-    return narrow[place];
-}
-#if defined(__clang__)
-#pragma clang attribute pop
-#if defined(MODEL_AVX512F)
-#undef __AVX512F__
-#endif
-#else
-#pragma GCC pop_options
-#endif
 
 /* ---- What is tested ---------------------------------------------------------------------------- */
 
 typedef struct model {
     const char *name;
-    twi_gemm_kernel_fn *run;
     twi_gemm_kind_t kind;
 } model_t;
 
 static const model_t models[] = {
-    {"twi_gemm_bf16_bf16_f32_32x32x32__amx", model_bf16_amx, TWI_GEMM_BF16},
-    {"twi_gemm_s8_s8_s32_32x32x64__amx", model_s8_amx, TWI_GEMM_S8},
-    {"twi_gemm_f16_f16_f32_32x32x32__amx", model_f16_amx, TWI_GEMM_F16},
-    {"twi_gemm_bf16_bf16_f32_14x32x2__avx512bf16", model_bf16_avx512bf16, TWI_GEMM_BF16},
+    {"twi_gemm_bf16_bf16_f32_32x32x32__amx", TWI_GEMM_BF16},
+    {"twi_gemm_s8_s8_s32_32x32x64__amx", TWI_GEMM_S8},
+    {"twi_gemm_f16_f16_f32_32x32x32__amx", TWI_GEMM_F16},
+    {"twi_gemm_bf16_bf16_f32_14x32x2__avx512bf16", TWI_GEMM_BF16},
 };
 enum { N_MODELS = sizeof models / sizeof models[0], F16_MODEL = 2, SIDE_MAX = TWI_GEMM_MR_MAX };
 
-/* The rows of the registry, without their functions. */
-static const twi_gemm_kernel_t rows[] = {
-#define TW_KERNEL(NAME, ISA, LANE, SERVES, MR, NR, KS, KA, KB, FLAGS) \
-    {                                                                 \
-        .name = #NAME,                                                \
-        .isa = TWI_ISA_##ISA,                                         \
-        .lane = TWI_LANE_##LANE,                                      \
-        .serves = SERVES,                                             \
-        .mr = MR,                                                     \
-        .nr = NR,                                                     \
-        .ks = KS,                                                     \
-        .ka = KA,                                                     \
-        .kb = KB,                                                     \
-        .flags = FLAGS,                                               \
-    },
-#include "gemm/kernels.def"
-#undef TW_KERNEL
-};
-
 static twi_gemm_kernel_t kernel_of(const model_t *model)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        if (strcmp(rows[i].name, model->name) == 0) {
-            twi_gemm_kernel_t kernel = rows[i];
-            kernel.run = model->run;
-            return kernel;
-        }
-    }
+    for (int i = 0; i < twi_gemm_n_kernels; i++)
+        if (strcmp(twi_gemm_kernels[i].name, model->name) == 0)
+            return twi_gemm_kernels[i];
     test_fail(__FILE__, __LINE__, "%s has no row", model->name);
 }
 
-static void need_avx512(void)
+static void need_model(void)
 {
-    if (twi_cpu_isa_machine() < TWI_ISA_AVX512)
-        SKIP("needs AVX-512");
+    if (twi_cpu_isa_machine() < TWI_ISA_AMX)
+        SKIP("the model needs AVX2");
 }
 
 /* A product: its matrices ([mr][k] and [k][nr]), panels and sums. */
@@ -166,10 +81,10 @@ static void call_kernel(const problem_t *p, const twi_gemm_call_t *call)
 {
     const bool tiles = p->kernel.flags & TWI_KERNEL_AMX;
     if (tiles)
-        model_tiles_begin();
+        twi_gemm_tiles_begin();
     p->kernel.run(call);
     if (tiles)
-        model_tiles_end();
+        twi_gemm_tiles_end();
 }
 
 static void steps_run(const problem_t *p, int n_rows, int64_t first, int64_t steps, int accumulate)
@@ -269,14 +184,14 @@ static void check_values(panels_class_t class_a, panels_class_t class_b, int64_t
 
 TEST(normal_values)
 {
-    need_avx512();
+    need_model();
     check_values(PANELS_NORMAL, PANELS_NORMAL, 640);
     check_values(PANELS_SMALL, PANELS_NORMAL, 320);
 }
 
 TEST(denormal_factors)
 {
-    need_avx512();
+    need_model();
     check_values(PANELS_DENORMAL, PANELS_NORMAL, 320);
     check_values(PANELS_NORMAL, PANELS_DENORMAL, 320);
     check_values(PANELS_DENORMAL, PANELS_DENORMAL, 320);
@@ -284,7 +199,7 @@ TEST(denormal_factors)
 
 TEST(extreme_factors)
 {
-    need_avx512();
+    need_model();
     check_values(PANELS_EXTREME, PANELS_SMALL, 320);
     panels_random_t random = panels_random(2);
     for (int m = 0; m < N_MODELS; m++) {
@@ -303,7 +218,7 @@ TEST(extreme_factors)
 /* -128 * -128 is the largest product, and 2^17 - 1 of them are the most that an int32 holds. */
 TEST(int8_largest_sum)
 {
-    need_avx512();
+    need_model();
     panels_random_t random = panels_random(3);
     const model_t *model = &models[1];
     problem_t p = problem_make(model, 64 * 32, PANELS_INF, PANELS_INF, false, &random);
@@ -322,7 +237,7 @@ TEST(int8_largest_sum)
 /* bf16 whose products are around the least normal number. */
 TEST(sums_that_flush)
 {
-    need_avx512();
+    need_model();
     panels_random_t random = panels_random(4);
     for (int m = 0; m < N_MODELS; m++) {
         if (models[m].kind != TWI_GEMM_BF16)
@@ -341,7 +256,7 @@ TEST(sums_that_flush)
 
 TEST(cuts_of_k)
 {
-    need_avx512();
+    need_model();
     panels_random_t random = panels_random(5);
     for (int m = 0; m < N_MODELS; m++) {
         problem_t p = problem_make(&models[m], 9 * kernel_of(&models[m]).ks - kernel_of(&models[m]).ks / 2,
@@ -365,7 +280,7 @@ TEST(cuts_of_k)
 
 TEST(numbers_of_rows)
 {
-    need_avx512();
+    need_model();
     panels_random_t random = panels_random(6);
     for (int m = 0; m < N_MODELS; m++) {
         const int64_t k = 3 * kernel_of(&models[m]).ks;
@@ -385,7 +300,7 @@ TEST(numbers_of_rows)
 
 TEST(touched_lines)
 {
-    need_avx512();
+    need_model();
     panels_random_t random = panels_random(7);
     static const char lines[4096];
     for (int m = 0; m < N_MODELS; m++) {
@@ -425,7 +340,7 @@ static void count_aside(void *arg)
 /* Other work on the way: all of it, and the sums do not notice. */
 TEST(other_work)
 {
-    need_avx512();
+    need_model();
     panels_random_t random = panels_random(9);
     for (int m = 0; m < N_MODELS; m++) {
         if (!(kernel_of(&models[m]).flags & TWI_KERNEL_AMX))
@@ -453,7 +368,7 @@ TEST(other_work)
 
 TEST(no_steps)
 {
-    need_avx512();
+    need_model();
     panels_random_t random = panels_random(8);
     for (int m = 0; m < N_MODELS; m++) {
         problem_t p = problem_make(&models[m], 1, PANELS_NORMAL, PANELS_NORMAL, true, &random);
@@ -527,7 +442,7 @@ static void check_spoilt(problem_t *p, panels_class_t class, int row, int column
 
 TEST(not_finite_rows_and_columns)
 {
-    need_avx512();
+    need_model();
     panels_random_t random = panels_random(9);
     for (int m = 0; m < N_MODELS; m++) {
         if (models[m].kind == TWI_GEMM_S8)
@@ -547,7 +462,7 @@ TEST(not_finite_rows_and_columns)
 /* fp16: infinities times factors of few bits, of which the low part is zero, and times zeros. */
 TEST(f16_infinities)
 {
-    need_avx512();
+    need_model();
     panels_random_t random = panels_random(10);
     const model_t *model = &models[F16_MODEL];
     for (int class_b = PANELS_NORMAL; class_b < PANELS_CLASSES; class_b++) {
@@ -579,7 +494,7 @@ TEST(f16_infinities)
 /* Sums that are small integers are exact: of fp16 even when low parts take part. */
 TEST(f16_exact)
 {
-    need_avx512();
+    need_model();
     panels_random_t random = panels_random(11);
     problem_t p = problem_make(&models[F16_MODEL], 64, PANELS_SMALL, PANELS_SMALL, true, &random);
     for (int64_t i = 0; i < p.kernel.mr * p.k; i++)
@@ -596,7 +511,7 @@ TEST(f16_exact)
 
 TEST(dequantised_weights)
 {
-    need_avx512();
+    need_model();
     enum { ROWS = 3, PERIOD = 80 };
     panels_random_t random = panels_random(12);
     int8_t weight[ROWS * PERIOD];
@@ -608,7 +523,7 @@ TEST(dequantised_weights)
     for (int i = 0; i < PERIOD; i += 3)
         scale[i] *= 0x1p-127f; /* some products are denormal */
     for (int with = 0; with < 2; with++) {
-        model_dequant_bf16(out, weight, ROWS, PERIOD, scale, with ? offset : NULL);
+        twi_gemm_dequant_bf16__avx512bf16(out, weight, ROWS, PERIOD, scale, with ? offset : NULL);
         for (int i = 0; i < ROWS * PERIOD; i++) {
             const float sum = (float)weight[i] + (with ? offset[i % PERIOD] : 0.0f), value = sum * scale[i % PERIOD];
             const uint16_t sign = (uint16_t)(twi_f32_bits(value) >> 16 & 0x8000u);
@@ -617,22 +532,32 @@ TEST(dequantised_weights)
     }
 }
 
-/* ---- The model itself --------------------------------------------------------------------------- */
+/* 1 times a scale, rounded by the instruction for two vectors and by that for one. */
+static uint16_t rounded(float value)
+{
+    enum { LINE = 64, VECTOR = 16 };
+    int8_t ones[LINE];
+    float scale[LINE];
+    uint16_t line[LINE], vector[VECTOR];
+    for (int i = 0; i < LINE; i++) {
+        ones[i] = 1;
+        scale[i] = value;
+    }
+    twi_gemm_dequant_bf16__avx512bf16(line, ones, 1, LINE, scale, NULL);
+    twi_gemm_dequant_bf16__avx512bf16(vector, ones, 1, VECTOR, scale, NULL);
+    for (int i = 0; i < LINE; i++)
+        CHECK_EQ(line[i], vector[i % VECTOR]);
+    return line[0];
+}
 
-TEST(model_of_conversions)
+TEST(rounding)
 {
-    need_avx512();
-    CHECK_EQ(model_converted(1.0f, 0), 0x3f80);
-    CHECK_EQ(model_converted(0x1.01p0f, 15), 0x3f80); /* to even */
-    CHECK_EQ(model_converted(0x1.03p0f, 15), 0x3f82);
-    CHECK_EQ(model_converted(-0x1.fffffep127f, 3), 0xff80);
-    CHECK_EQ(model_converted(0x1.8p-127f, 3), 0); /* a denormal is zero */
-    CHECK_EQ(model_converted(-0x1.8p-127f, 3), 0x8000);
-    CHECK_EQ(model_converted(NAN, 7) & 0x7fffu, 0x7fc0);
+    need_model();
+    CHECK_EQ(rounded(1.0f), 0x3f80);
+    CHECK_EQ(rounded(0x1.01p0f), 0x3f80); /* to even */
+    CHECK_EQ(rounded(0x1.03p0f), 0x3f82);
+    CHECK_EQ(rounded(-0x1.fffffep127f), 0xff80);
+    CHECK_EQ(rounded(0x1.8p-127f), 0); /* a denormal is zero */
+    CHECK_EQ(rounded(-0x1.8p-127f), 0x8000);
+    CHECK_EQ(rounded(NAN) & 0x7fff, 0x7fc0);
 }
-#else
-TEST(kernels_model)
-{
-    SKIP("not an x86-64 machine");
-}
-#endif
