@@ -12,33 +12,41 @@ typedef struct aborting {
     tw_comm_t *comm;
     uint64_t delay_ns;
     const char *reason;
+    sem_t *posted; /* what two ranks have to say first; NULL: nothing */
 } aborting_t;
 
 static void *abort_later(void *arg)
 {
     const aborting_t *a = arg;
+    if (a->posted)
+        take(a->posted, 2);
     sleep_ns(a->delay_ns);
     tw_comm_abort(a->comm, a->reason);
     return NULL;
 }
 
+typedef struct turns {
+    sem_t *posted, *over;
+} turns_t;
+
 /* Rank 0 waits for a rank that does not come, until another thread of rank 1, which waits too, aborts. */
 static void abort_body(tw_comm_t *comm, void *arg)
 {
-    sem_t *over = arg;
+    const turns_t *turns = arg;
     const int rank = tw_comm_rank(comm);
     session_t session;
     call_t c = {.command = TW_HCCL_CMD_ALLREDUCE, .count = 20000, .repeat = 1, .dtype = TW_HCCL_INT32};
     call_open(&c, comm);
     session_open(&session, comm);
     pthread_t thread;
-    aborting_t job = {comm, 20000000, "the weather"};
+    aborting_t job = {comm, 20000000, "the weather", turns->posted};
     if (rank == 1)
         CHECK_EQ(pthread_create(&thread, NULL, abort_later, &job), 0);
     if (rank == 2)
-        take(over, 2);
+        take(turns->over, 2);
     const tw_hccl_handle_t handle = call_prepare(session.hccl, &c, TW_HCCL_COMMIT);
     if (rank != 2) {
+        CHECK_EQ(sem_post(turns->posted), 0);
         CHECK_EQ(tw_hccl_wait(session.hccl, handle), -1);
         CHECK_CONTAINS(tw_last_error(), "all_reduce task 0");
     } else if (handle >= 0) { /* it need not know before it waits */
@@ -51,7 +59,7 @@ static void abort_body(tw_comm_t *comm, void *arg)
     CHECK_EQ(call_prepare(session.hccl, &c, TW_HCCL_COMMIT), -1);
     CHECK_CONTAINS(tw_last_error(), "the weather");
     if (rank != 2)
-        CHECK_EQ(sem_post(over), 0);
+        CHECK_EQ(sem_post(turns->over), 0);
     if (rank == 1)
         CHECK_EQ(pthread_join(thread, NULL), 0);
     session_drop(&session);
@@ -60,11 +68,11 @@ static void abort_body(tw_comm_t *comm, void *arg)
 
 TEST(abort_shm)
 {
-    run_ranks(&default_shm, 3, 100 * SECOND, abort_body, shared_semaphore());
+    run_ranks(&default_shm, 3, 100 * SECOND, abort_body, &(turns_t){shared_semaphore(), shared_semaphore()});
 }
 TEST(abort_threads)
 {
-    run_ranks(&default_threads, 3, 100 * SECOND, abort_body, shared_semaphore());
+    run_ranks(&default_threads, 3, 100 * SECOND, abort_body, &(turns_t){shared_semaphore(), shared_semaphore()});
 }
 
 /* The wait is for a commit of the own rank. */
@@ -78,7 +86,7 @@ static void abort_uncommitted_body(tw_comm_t *comm, void *arg)
     CHECK(call_prepare(session.hccl, &c, 0) >= 0);
     const tw_hccl_handle_t second = call_prepare(session.hccl, &c, TW_HCCL_COMMIT);
     pthread_t thread;
-    aborting_t job = {comm, 20000000, NULL};
+    aborting_t job = {.comm = comm, .delay_ns = 20000000};
     CHECK_EQ(pthread_create(&thread, NULL, abort_later, &job), 0);
     CHECK_EQ(tw_hccl_wait(session.hccl, second), -1);
     CHECK_STATUS(tw_comm_status(comm), TW_ERR_ABORTED);
@@ -111,7 +119,7 @@ static void storm_once(tw_comm_t *comm, const storm_t *storm, uint32_t command, 
     call_open(&c, comm);
     session_open(&session, comm);
     pthread_t thread;
-    aborting_t job = {comm, delay_ns, "storm"};
+    aborting_t job = {.comm = comm, .delay_ns = delay_ns, .reason = "storm"};
     if (tw_comm_rank(comm) == aborter)
         CHECK_EQ(pthread_create(&thread, NULL, abort_later, &job), 0);
     for (int task = 0;; task++) {
