@@ -80,7 +80,7 @@ fi
 checks
 if build gcc build; then
     checks_of_build
-    step_seconds=1800 start "python" scripts/test_python.sh build
+    step_seconds=3000 start "python" scripts/test_python.sh build
     programs gcc build "$any"
     isa_levels
 fi

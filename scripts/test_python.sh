@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # test_python.sh [BUILD] [PYTEST OPTIONS]: prepares .venv (scripts/python.sh) and runs the tests in python/tests
-# on the package installed there, with the library of BUILD (build). The last line is "N passed, N failed, N skipped".
+# on the package installed there, with the library of BUILD (build); one that takes 5 minutes shows where it is. The last
+# line is "N passed, N failed, N skipped".
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 build=$(realpath -m "${1:-$repo/build}")
@@ -12,5 +13,5 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 export TILEWIRE_LIBRARY=$build/libtilewire.so TORCHINDUCTOR_CACHE_DIR=$place/inductor
 export PYTHONPATH=$repo/python/tests PYTHONDONTWRITEBYTECODE=1 PATH=$repo/.venv/bin:$PATH
-timeout -k 10 "${TEST_PYTHON_SECONDS:-1700}" "$repo/.venv/bin/python" -m pytest -p tap -p no:cacheprovider \
-    -q --tb=short "$@"
+timeout -k 10 "${TEST_PYTHON_SECONDS:-2900}" "$repo/.venv/bin/python" -m pytest -p tap -p no:cacheprovider \
+    -q --tb=short -o faulthandler_timeout=300 "$@"
