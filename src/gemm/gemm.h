@@ -102,7 +102,8 @@ typedef struct twi_gemm_plan {
     int64_t stored_bytes; /* of an element of B in its stored panel */
     bool direct;          /* stored panels of the weight are used as they are */
     bool quantised;       /* int8 weights of products of floats */
-    bool lanes;           /* panels of B are turned into lanes */
+    bool lanes;           /* panels of B are turned into lanes, */
+    bool widens;          /* which the kernel can do itself */
     bool asides;          /* the kernel can finish a tile during its call for the next one, */
     bool makes;           /* and make panels of B on the way */
     bool streams;         /* tiles of C are written around the caches */

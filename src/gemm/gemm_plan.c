@@ -77,7 +77,7 @@ static int64_t choose_stack(const twi_gemm_plan_t *plan, int64_t mb)
 static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
 {
     const int64_t lane = twi_gemm_lane_bytes(plan->kernel->lane);
-    if (low && plan->direct)
+    if (low && (plan->direct || (plan->widens && plan->problem->weight && !plan->quantised)))
         return plan->k_pad; /* B goes by once */
     const bool tiles = is_tiles(plan) && (low || plan->kernel->lane != TWI_LANE_F16X2);
     return even_blocks(plan->k_pad, (tiles ? TILES_BYTES : LANES_BYTES) / lane);
@@ -135,6 +135,7 @@ void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
         .lanes = twi_gemm_lanes_differ(kernel, problem->kind),
     };
     plan.direct = problem->weight && !plan.quantised && !plan.lanes;
+    plan.widens = plan.lanes && (kernel->flags & TWI_KERNEL_WIDENS);
     plan.panel_bytes = twi_round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
     plan.blocks = choose_blocks(&plan);
     plan.asides = (kernel->flags & TWI_KERNEL_AMX) && plan.k_pad > 0;

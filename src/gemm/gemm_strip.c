@@ -15,6 +15,7 @@
 enum {
     LINE_BYTES = 64,
     AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
+    WIDEN_ROWS = 48,    /* of a stack, at most: for more of them lanes are made once */
 };
 
 /* ---- Modes ------------------------------------------------------------------------------------- */
@@ -94,7 +95,9 @@ static const char *read_next(const strip_work_t *w, const strip_block_t *block, 
     if (!w->problem->weight || (w->plan->makes && w->plan->lanes))
         return NULL;
     if (w->n_tiles == 1)
-        return w->plan->direct ? twi_strip_packed(w, block->col, block->k0) + AHEAD_BYTES : NULL;
+        return w->plan->direct || (w->widens && !w->plan->quantised)
+                   ? twi_strip_packed(w, block->col, block->k0) + AHEAD_BYTES
+                   : NULL;
     if (next)
         return next->stored;
     return right < w->problem->n ? twi_strip_packed(w, right, 0) : NULL;
@@ -117,6 +120,8 @@ static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed
     twi_strip_feed_lead(feed);
     twi_gemm_call_t call = {
         .b = feed->panel ? feed->panel : feed->stored,
+        .stored = w->widens,
+        .kind = w->problem->kind,
         .steps = block.k_count / kernel->ks,
         .accumulate = block.k0 > 0,
         .ahead_bytes = share,
@@ -179,7 +184,9 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, strip_memory_t *m)
     const int64_t panel = blocks->kb * kernel->nr;
     const int64_t group = plan->quantised ? scales_of(plan->problem, 0).group : 0;
     const int64_t scales = group > 0 ? (blocks->kb / group + 2) * kernel->nr * kernel->kb * 4 : 0;
-    const int64_t made = plan->lanes ? panel * twi_gemm_lane_bytes(kernel->lane) : plan->quantised ? panel * 2 : 0;
+    const bool lanes = plan->lanes && !(plan->widens && blocks->mb <= WIDEN_ROWS);
+    const bool halves = plan->quantised && !plan->lanes;
+    const int64_t made = lanes ? panel * twi_gemm_lane_bytes(kernel->lane) : halves ? panel * 2 : 0;
     /* Sums that wait: for the next k-block, or for the next pass. */
     const int64_t sums_rows = blocks->kb < plan->k_pad ? blocks->mb : kernel->mr;
     const int64_t sums_cols = blocks->pass < plan->k_pad ? blocks->nb : kernel->nr;
@@ -271,6 +278,7 @@ static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *
     };
     work.out_bytes = (int64_t)twi_dtype_bytes(work.epilogue.out_type);
     work.rounds = rounds(&work.epilogue);
+    work.widens = plan->widens && work.n_tiles * plan->kernel->mr <= WIDEN_ROWS;
     for (int adds = 0; adds < 2; adds++)
         work.row[adds] = twi_gemm_row(plan->kernel->isa, &work.epilogue, adds);
     twi_strip_finishing_begin(&work);

@@ -42,9 +42,10 @@ typedef enum twi_gemm_lane {
 } twi_gemm_lane_t;
 
 enum {
-    TWI_KERNEL_FLUSH = 1, /* denormal bf16 factors count as zero, and denormal sums become zero */
-    TWI_KERNEL_VNNI = 2,  /* needs twi_cpu_vnni() besides its level */
-    TWI_KERNEL_AMX = 4,   /* between twi_gemm_tiles_begin and _end of the calling thread */
+    TWI_KERNEL_FLUSH = 1,  /* denormal bf16 factors count as zero, and denormal sums become zero */
+    TWI_KERNEL_VNNI = 2,   /* needs twi_cpu_vnni() besides its level */
+    TWI_KERNEL_AMX = 4,    /* between twi_gemm_tiles_begin and _end of the calling thread */
+    TWI_KERNEL_WIDENS = 8, /* takes B also as it is stored, and makes lanes of it in registers */
 };
 
 /* Lines at one distance, to be prefetched. */
@@ -79,6 +80,8 @@ typedef struct twi_gemm_make {
 /* One call. `acc` is [mr][nr], 64-byte aligned. */
 typedef struct twi_gemm_call {
     const void *a, *b;
+    bool stored; /* b is not lanes yet but elements of `kind` in the same places; kernels with TWI_KERNEL_WIDENS only */
+    twi_gemm_kind_t kind;
     void *acc;
     int64_t steps;  /* of ks; may be 0 */
     int rows;       /* 1..mr: of which the sums are wanted; the other rows of acc are left in any state */

@@ -11,7 +11,7 @@ typedef struct strip_memory {
     char *sums;
     void *stored;          /* a panel that is packed on the way */
     void *made[2];         /* panels that are not used as they are stored, by turns */
-    uint16_t *dequant;     /* between int8 and lanes */
+    uint16_t *dequant;     /* between int8 and lanes: some k at a time, or all, if the kernel makes the lanes */
     float *scale, *offset; /* of one block, each column kb times */
     int64_t *spread;       /* which those are: column, first row, and rows */
     struct strip_finishing *finishing;
@@ -45,6 +45,7 @@ typedef struct strip_work {
     twi_gemm_row_fn *row[2];      /* of it: without addends, and with them */
     int64_t out_bytes;            /* of an element */
     bool rounds;                  /* it does nothing but round to 16 bits */
+    bool widens;                  /* the kernel makes lanes of panels of B, for each tile anew */
     strip_memory_t memory;
     int64_t n_tiles; /* panels of A: tiles of a column */
 } strip_work_t;

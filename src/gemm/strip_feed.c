@@ -84,15 +84,16 @@ void twi_strip_feed_more(strip_feed_t *feed, int64_t k_count)
 {
     const strip_work_t *w = feed->w;
     const twi_gemm_kernel_t *kernel = w->kernel;
+    const bool lanes = w->plan->lanes && !w->widens;
     const int64_t at = feed->made * kernel->nr;
     const void *b = feed->stored + at * w->plan->stored_bytes;
     if (w->plan->quantised) {
         const strip_block_t stretch = {.col = feed->block.col, .k0 = feed->block.k0 + feed->made, .k_count = k_count};
-        uint16_t *dst = w->plan->lanes ? w->memory.dequant : (uint16_t *)feed->panel + at;
+        uint16_t *dst = lanes ? w->memory.dequant : (uint16_t *)feed->panel + at;
         dequantise(w, &feed->block, &stretch, b, dst);
         b = dst;
     }
-    if (w->plan->lanes)
+    if (lanes)
         twi_gemm_lanes_b(w->plan->convert, kernel, w->problem->kind, b, k_count,
                          feed->panel + at * twi_gemm_lane_bytes(kernel->lane));
     feed->made += k_count;
@@ -146,6 +147,8 @@ void twi_strip_feed_share(strip_feed_t *feed, strip_feed_t *next, int64_t i, twi
 void twi_strip_feed_begin(const strip_work_t *w, const strip_block_t *block, int turn, strip_feed_t *feed)
 {
     *feed = (strip_feed_t){.w = w, .block = *block, .panel = w->memory.made[turn]};
+    if (w->widens)
+        feed->panel = (char *)w->memory.dequant;
     feed->stored = w->problem->weight ? twi_strip_packed(w, block->col, block->k0) : w->memory.stored;
 }
 

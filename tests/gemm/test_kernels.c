@@ -43,6 +43,7 @@ typedef struct trial {
     int64_t k;
     void *a, *b; /* logical: [mr][k] and [k][nr] */
     uint8_t *a_panel, *b_panel;
+    bool stored; /* b_panel has elements as they are in b, not lanes */
     panels_guard_t a_room, b_room, acc_room;
     bool at_end; /* where in their rooms things are; changes with every product */
     const twi_gemm_touch_t *touch;
@@ -90,10 +91,12 @@ static const void *expose(const panels_guard_t *room, const uint8_t *panel, size
 static void call_kernel(const trial_t *trial, int64_t first, int64_t steps, int rows, bool accumulate, void *acc)
 {
     const twi_gemm_kernel_t *kernel = trial->kernel;
-    const size_t a_step = panels_step_bytes_a(kernel), b_step = panels_step_bytes_b(kernel);
+    const size_t a_step = panels_step_bytes_a(kernel), b_step = panels_step_bytes_b(kernel) / (trial->stored ? 2 : 1);
     const twi_gemm_call_t call = {
         .a = expose(&trial->a_room, trial->a_panel + (size_t)first * a_step, (size_t)steps * a_step, trial->at_end),
         .b = expose(&trial->b_room, trial->b_panel + (size_t)first * b_step, (size_t)steps * b_step, trial->at_end),
+        .stored = trial->stored,
+        .kind = trial->kind,
         .acc = acc,
         .steps = steps,
         .rows = rows,
@@ -261,6 +264,21 @@ static void pack(trial_t *trial)
     const twi_gemm_kernel_t *kernel = trial->kernel;
     panels_a(kernel, trial->kind, trial->a, trial->k, kernel->mr, trial->k, trial->a_panel);
     panels_b(kernel, trial->kind, trial->b, kernel->nr, kernel->nr, trial->k, trial->b_panel);
+    trial->stored = false;
+}
+
+/* The panel of B once more, with its elements as they are. */
+static void pack_stored(trial_t *trial)
+{
+    const twi_gemm_kernel_t *kernel = trial->kernel;
+    const size_t item = (size_t)panels_item_bytes(trial->kind);
+    memset(trial->b_panel, 0, panels_bytes_b(kernel, trial->k) / 2);
+    for (int64_t at = 0; at < trial->k * kernel->nr; at++) {
+        const int64_t p = at / kernel->nr;
+        const size_t place_of = panels_place(kernel, kernel->nr, kernel->kb, (int)(at % kernel->nr), p, 0);
+        memcpy(trial->b_panel + place_of * item, (const uint8_t *)trial->b + (size_t)at * item, item);
+    }
+    trial->stored = true;
 }
 
 static void fill(trial_t *trial, int64_t k, int a_class, int b_class)
@@ -579,6 +597,28 @@ static void try_asides(trial_t *trial)
     }
 }
 
+/* Panels that the kernel makes lanes of: the same bits as with lanes, however k is cut. */
+static void try_stored(trial_t *trial)
+{
+    static const int classes[] = {DATA_MIXED, PANELS_NORMAL, PANELS_DENORMAL, PANELS_EXTREME, PANELS_INF, PANELS_NAN};
+    static uint32_t start[MAX_CELLS], wanted[MAX_CELLS], got[MAX_CELLS];
+    for (int rows = 1; rows <= trial->kernel->mr; rows++) {
+        for (size_t c = 0; c < sizeof classes / sizeof classes[0]; c++) {
+            const uint32_t *from = c % 2 ? start : NULL;
+            fill(trial, 1 + panels_below(&trial->random, 90), PANELS_NORMAL, classes[c]);
+            fill_start(trial, start);
+            compute_whole(trial, rows, from, wanted);
+            trial->what = "elements as they are stored";
+            pack_stored(trial);
+            compute_whole(trial, rows, from, got);
+            check_bits(trial, rows, wanted, got, -1, -1);
+            const cut_t cut = cut_randomly(trial, panels_steps(trial->kernel, trial->k));
+            compute(trial, &cut, rows, from, got);
+            check_bits(trial, rows, wanted, got, -1, -1);
+        }
+    }
+}
+
 /* ---- Single elements -------------------------------------------------------------------------- */
 
 /* One odd element of A or of B: its row or column is as it should be, and no other bit changes. */
@@ -724,6 +764,8 @@ static void try_kind(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
     try_touches(&trial);
     if (kernel->flags & TWI_KERNEL_AMX)
         try_asides(&trial);
+    if ((kernel->flags & TWI_KERNEL_WIDENS) && kind != TWI_GEMM_F32)
+        try_stored(&trial);
     try_odds(&trial, 1, PANELS_NORMAL);
     try_odds(&trial, 77, PANELS_NORMAL);
     try_odds(&trial, 130, PANELS_SMALL);

@@ -8,6 +8,7 @@
  *     KERNEL_SUM                 type of a sum
  *     KERNEL_STEP(sums, a, b)    vectors: the sums after one step
  *     KERNEL_BIAS                4 bytes that every row of A has too much in every step, or 0
+ *     KERNEL_WIDENS              kinds of elements, bits of twi_gemm_kind_t, that it makes lanes of
  * and gets run_kernel(call). Each row is computed for itself, in the order of k, so that its bits do not
  * depend on how many rows there are. Of several NaNs that meet, compilers choose which one stays when
  * they order operands; so that this shows nowhere, every NaN is stored as 0x7fc00000. The bias is one
@@ -37,6 +38,7 @@ typedef float floats_t __attribute__((vector_size(KERNEL_BYTES)));
 typedef int32_t bits_t __attribute__((vector_size(KERNEL_BYTES)));
 
 enum {
+    LANES = -1, /* what B holds: lanes, or elements of a kind */
     SUMS_ARE_FLOATS = _Generic((KERNEL_SUM)0, float : 1, default : 0),
     A_STEP_BYTES = 4 * KERNEL_MR,
     B_STEP_BYTES = 2 * KERNEL_BYTES,
@@ -65,11 +67,37 @@ INLINE void row_step(row_sums_t *sums, factors_t a, const factors_t *b)
     sums->hi = KERNEL_STEP(sums->hi, a, b[1]);
 }
 
-INLINE void step(row_sums_t *sums, row_sums_t *bias, const char *a, const char *b_panel, int rows)
+INLINE int b_step_bytes(int holds)
 {
-    for (int at = 0; at < B_STEP_BYTES; at += LINE_BYTES)
+    return holds == LANES ? B_STEP_BYTES : B_STEP_BYTES / 2;
+}
+
+/* Elements become lanes of twice their bytes. */
+INLINE factors_t widened(const char *from, int kind)
+{
+#if KERNEL_BYTES == 64
+    const __m256i half = _mm256_loadu_si256((const __m256i *)from);
+    if (kind == TWI_GEMM_BF16)
+        return _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+    return kind == TWI_GEMM_F16 ? (factors_t)_mm512_cvtph_ps(half) : _mm512_cvtepi8_epi16(half);
+#else
+    const __m128i half = _mm_loadu_si128((const __m128i *)from);
+    if (kind == TWI_GEMM_BF16)
+        return _mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
+    return kind == TWI_GEMM_F16 ? (factors_t)_mm256_cvtph_ps(half) : _mm256_cvtepi8_epi16(half);
+#endif
+}
+
+INLINE factors_t b_vector(const char *step, int i, int holds)
+{
+    return holds == LANES ? ((const factors_t *)step)[i] : widened(step + i * KERNEL_BYTES / 2, holds);
+}
+
+INLINE void step(row_sums_t *sums, row_sums_t *bias, const char *a, const char *b_panel, int rows, int holds)
+{
+    for (int at = 0; at < b_step_bytes(holds); at += LINE_BYTES)
         __builtin_prefetch((const void *)((uintptr_t)b_panel + AHEAD_BYTES + at)); /* may lie past the end */
-    const factors_t b[2] = {((const factors_t *)b_panel)[0], ((const factors_t *)b_panel)[1]};
+    const factors_t b[2] = {b_vector(b_panel, 0, holds), b_vector(b_panel, 1, holds)};
     if (KERNEL_BIAS != 0)
         row_step(bias, broadcast(KERNEL_BIAS), b);
     UNROLL_ROWS
@@ -90,8 +118,8 @@ INLINE sums_t finished(sums_t sums, sums_t bias)
     return (sums_t)(((bits_t)sums & ~is_nan) | (0x7fc00000 & is_nan));
 }
 
-/* `rows` is a constant wherever this is inlined, so that the sums live in registers. */
-INLINE void run_rows(const twi_gemm_call_t *call, int rows)
+/* `rows` and `holds` are constants wherever this is inlined, so that the sums live in registers. */
+INLINE void run_rows(const twi_gemm_call_t *call, int rows, int holds)
 {
     row_sums_t *acc = call->acc;
     row_sums_t sums[KERNEL_MR];
@@ -104,8 +132,8 @@ INLINE void run_rows(const twi_gemm_call_t *call, int rows)
     twi_touch_t touch = twi_touch_begin(call);
     for (int64_t left = call->steps, n; left > 0; left -= n) {
         n = twi_touch_chunk(&touch, left);
-        for (int64_t i = 0; i < n; i++, a += A_STEP_BYTES, b += B_STEP_BYTES)
-            step(sums, &bias, a, b, rows);
+        for (int64_t i = 0; i < n; i++, a += A_STEP_BYTES, b += b_step_bytes(holds))
+            step(sums, &bias, a, b, rows, holds);
     }
     UNROLL_ROWS
     for (int r = 0; r < rows; r++) {
@@ -121,11 +149,11 @@ INLINE void run_rows(const twi_gemm_call_t *call, int rows)
 #endif
 
 /* Rows are rounded up to the next size for which there is code: those of the panel can be read. */
-RUN_KERNEL(const twi_gemm_call_t *call)
+INLINE void run_holding(const twi_gemm_call_t *call, int holds)
 {
 #define UP_TO(n)                              \
     if (KERNEL_MR > (n) && call->rows <= (n)) \
-        return run_rows(call, n);
+        return run_rows(call, n, holds);
     UP_TO(1)
     UP_TO(2)
     UP_TO(3)
@@ -135,7 +163,19 @@ RUN_KERNEL(const twi_gemm_call_t *call)
     UP_TO(10)
     UP_TO(12)
 #undef UP_TO
-    run_rows(call, KERNEL_MR);
+    run_rows(call, KERNEL_MR, holds);
+}
+
+RUN_KERNEL(const twi_gemm_call_t *call)
+{
+#define IF_STORED(KIND)                                                                           \
+    if ((KERNEL_WIDENS & 1u << TWI_GEMM_##KIND) && call->stored && call->kind == TWI_GEMM_##KIND) \
+        return run_holding(call, TWI_GEMM_##KIND);
+    IF_STORED(BF16)
+    IF_STORED(F16)
+    IF_STORED(S8)
+#undef IF_STORED
+    run_holding(call, LANES);
 }
 
 #if defined(__SANITIZE_THREAD__)
@@ -146,7 +186,7 @@ void __tsan_write_range(void *from, long bytes);
 INLINE void run_kernel(const twi_gemm_call_t *call)
 {
     __tsan_read_range((void *)(uintptr_t)call->a, call->steps * A_STEP_BYTES);
-    __tsan_read_range((void *)(uintptr_t)call->b, call->steps * B_STEP_BYTES);
+    __tsan_read_range((void *)(uintptr_t)call->b, call->steps * b_step_bytes(call->stored ? (int)call->kind : LANES));
     __tsan_write_range(call->acc, call->rows * (long)sizeof(row_sums_t));
     run_unseen(call);
 }
