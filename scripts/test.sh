@@ -53,6 +53,12 @@ isa_levels() {
     done
 }
 
+# int8 of AVX-512 machines without VNNI.
+without_vnni() {
+    [ -x build/tests/model_matmul_bits ] &&
+        start "gcc without vnni" env MODEL_NO_VNNI=1 build/tests/model_matmul_bits s8_avx512
+}
+
 checks() {
     step "check format" scripts/check_format.sh
     step "check layers" scripts/check_layers.sh
@@ -83,6 +89,7 @@ if build gcc build; then
     step_seconds=3000 start "python" scripts/test_python.sh build
     programs gcc build "$any"
     isa_levels
+    without_vnni
 fi
 if command -v clang >/dev/null; then
     build clang build/clang -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DTILEWIRE_MPI=OFF

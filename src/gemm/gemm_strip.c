@@ -95,9 +95,7 @@ static const char *read_next(const strip_work_t *w, const strip_block_t *block, 
     if (!w->problem->weight || (w->plan->makes && w->plan->lanes))
         return NULL;
     if (w->n_tiles == 1)
-        return w->plan->direct || (w->widens && !w->plan->quantised)
-                   ? twi_strip_packed(w, block->col, block->k0) + AHEAD_BYTES
-                   : NULL;
+        return w->plan->direct ? twi_strip_packed(w, block->col, block->k0) + AHEAD_BYTES : NULL;
     if (next)
         return next->stored;
     return right < w->problem->n ? twi_strip_packed(w, right, 0) : NULL;
@@ -176,6 +174,12 @@ static void *part(char *base, size_t *at, int64_t bytes)
     return base && bytes > 0 ? base + here : NULL;
 }
 
+/* Whether the kernel makes lanes for so many rows. */
+static bool widens(const twi_gemm_plan_t *plan, int64_t rows)
+{
+    return plan->widens && rows <= WIDEN_ROWS;
+}
+
 /* Divides the memory at `base`, if it is there; returns how much it takes. */
 static size_t divide(const twi_gemm_plan_t *plan, char *base, strip_memory_t *m)
 {
@@ -184,7 +188,7 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, strip_memory_t *m)
     const int64_t panel = blocks->kb * kernel->nr;
     const int64_t group = plan->quantised ? scales_of(plan->problem, 0).group : 0;
     const int64_t scales = group > 0 ? (blocks->kb / group + 2) * kernel->nr * kernel->kb * 4 : 0;
-    const bool lanes = plan->lanes && !(plan->widens && blocks->mb <= WIDEN_ROWS);
+    const bool lanes = plan->lanes && !widens(plan, blocks->mb);
     const bool halves = plan->quantised && !plan->lanes;
     const int64_t made = lanes ? panel * twi_gemm_lane_bytes(kernel->lane) : halves ? panel * 2 : 0;
     /* Sums that wait: for the next k-block, or for the next pass. */
@@ -278,7 +282,7 @@ static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *
     };
     work.out_bytes = (int64_t)twi_dtype_bytes(work.epilogue.out_type);
     work.rounds = rounds(&work.epilogue);
-    work.widens = plan->widens && work.n_tiles * plan->kernel->mr <= WIDEN_ROWS;
+    work.widens = widens(plan, work.n_tiles * plan->kernel->mr);
     for (int adds = 0; adds < 2; adds++)
         work.row[adds] = twi_gemm_row(plan->kernel->isa, &work.epilogue, adds);
     twi_strip_finishing_begin(&work);

@@ -11,7 +11,7 @@ typedef struct strip_memory {
     char *sums;
     void *stored;          /* a panel that is packed on the way */
     void *made[2];         /* panels that are not used as they are stored, by turns */
-    uint16_t *dequant;     /* between int8 and lanes: some k at a time, or all, if the kernel makes the lanes */
+    uint16_t *dequant;     /* between int8 and lanes */
     float *scale, *offset; /* of one block, each column kb times */
     int64_t *spread;       /* which those are: column, first row, and rows */
     struct strip_finishing *finishing;

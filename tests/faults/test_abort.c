@@ -48,7 +48,8 @@ static void abort_body(tw_comm_t *comm, void *arg)
     if (rank != 2) {
         CHECK_EQ(sem_post(turns->posted), 0);
         CHECK_EQ(tw_hccl_wait(session.hccl, handle), -1);
-        CHECK_CONTAINS(tw_last_error(), "all_reduce task 0");
+        if (rank == 0) /* rank 1 may know before it waits, too */
+            CHECK_CONTAINS(tw_last_error(), "all_reduce task 0");
     } else if (handle >= 0) { /* it need not know before it waits */
         CHECK_EQ(tw_hccl_wait(session.hccl, handle), -1);
     }

@@ -3,9 +3,11 @@
  * Makes a test program one of level amx: linked with kernels whose instructions are those of
  * model_x86.h, it finds that level on every machine with AVX-512 and VNNI, or, where it is built with a model of
  * those too (MODEL_AVX512), with AVX2. On others the cases are skipped as ever. Cases of levels that the machine has
- * are left out: the ordinary program has them. Linked with --wrap for the two functions.
+ * are left out: the ordinary program has them. MODEL_NO_VNNI in the environment: a machine without VNNI. Linked with
+ * --wrap for the two functions.
  */
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cpu/cpu_internal.h"
@@ -32,7 +34,7 @@ static void detect_once(void)
     g_detected = *__real_twi_cpu_detected();
     if (MODEL_HAS(g_detected)) {
         g_detected.isa = TWI_ISA_AMX;
-        g_detected.vnni = true;
+        g_detected.vnni = getenv("MODEL_NO_VNNI") == NULL;
         g_detected.amx = "granted";
     }
 }

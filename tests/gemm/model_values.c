@@ -36,7 +36,7 @@ static twi_gemm_kernel_t kernel_of(const model_t *model)
 static void need_model(void)
 {
     if (twi_cpu_isa_machine() < TWI_ISA_AMX)
-        SKIP("the model needs AVX2");
+        SKIP("the model needs AVX2, or AVX-512 as it was built");
 }
 
 /* A product: its matrices ([mr][k] and [k][nr]), panels and sums. */
