@@ -70,50 +70,47 @@ MODEL_INLINE void model_store(void *p, __m512i v)
 }
 
 /* The lanes of a mask, of some bytes each. */
-MODEL_CALLED void model_some(void *to, const void *from, uint64_t mask, size_t bytes)
+MODEL_CALLED void model_some(char *to, const char *from, uint64_t mask, size_t bytes)
 {
-    for (size_t i = 0; mask >> i != 0; i++) {
-        if (mask >> i & 1)
-            memcpy((char *)to + i * bytes, (const char *)from + i * bytes, bytes);
-        if (i == 63)
-            break;
-    }
+    for (; mask != 0; mask >>= 1, to += bytes, from += bytes)
+        if (mask & 1)
+            memcpy(to, from, bytes);
 }
 
 MODEL_INLINE __m512i model_loadz(uint64_t mask, const void *p, size_t bytes)
 {
     __m512i v = {0};
-    model_some(&v, p, mask, bytes);
+    model_some((char *)&v, p, mask, bytes);
     return v;
 }
 
 MODEL_INLINE __m256i model_loadz_256(uint64_t mask, const void *p, size_t bytes)
 {
     __m256i v = {0};
-    model_some(&v, p, mask, bytes);
+    model_some((char *)&v, p, mask, bytes);
     return v;
 }
 
 MODEL_INLINE __m128i model_loadz_128(uint64_t mask, const void *p, size_t bytes)
 {
     __m128i v = {0};
-    model_some(&v, p, mask, bytes);
+    model_some((char *)&v, p, mask, bytes);
     return v;
 }
 
 MODEL_INLINE void model_store_some(void *p, uint64_t mask, __m512i v, size_t bytes)
 {
-    model_some(p, &v, mask, bytes);
+    model_some(p, (const char *)&v, mask, bytes);
 }
 
 MODEL_INLINE void model_store_some_256(void *p, uint64_t mask, __m256i v, size_t bytes)
 {
-    model_some(p, &v, mask, bytes);
+    model_some(p, (const char *)&v, mask, bytes);
 }
 
 MODEL_INLINE void model_store_some_128(void *p, uint64_t mask, __m128i v, size_t bytes)
 {
-    model_some(p, &v, mask, bytes);
+    model_some(p, (const char *)&v, mask, bytes);
 }
 
 MODEL_INLINE __m512i model_both(__m256i half)
@@ -185,14 +182,20 @@ MODEL_CALLED __m512i model_cvtps_epi32(__m512 v)
     return x.si;
 }
 
-MODEL_CALLED __m512 model_cvtph_ps(__m256i v)
-{
-    const model_vector_t x = {.half_si = {v}};
-    model_vector_t y;
-    for (int i = 0; i < 2; i++)
-        y.half_ps[i] = _mm256_cvtph_ps(x.quarter[i]);
-    return y.ps;
-}
+/* Lanes of twice their bytes. */
+#define MODEL_WIDER(name, type, member)                       \
+    MODEL_CALLED type model_##name(__m256i v)                 \
+    {                                                         \
+        const model_vector_t x = {.half_si = {v}};            \
+        model_vector_t y;                                     \
+        for (int i = 0; i < 2; i++)                           \
+            y.half_##member[i] = _mm256_##name(x.quarter[i]); \
+        return y.member;                                      \
+    }
+MODEL_WIDER(cvtph_ps, __m512, ps)
+MODEL_WIDER(cvtepu16_epi32, __m512i, si)
+MODEL_WIDER(cvtepi8_epi16, __m512i, si)
+#undef MODEL_WIDER
 
 MODEL_CALLED __m256i model_cvtps_ph(__m512 v, int rounding)
 {
@@ -202,24 +205,6 @@ MODEL_CALLED __m256i model_cvtps_ph(__m512 v, int rounding)
     for (int i = 0; i < 2; i++)
         y.quarter[i] = _mm256_cvtps_ph(x.half_ps[i], _MM_FROUND_TO_NEAREST_INT);
     return y.half_si[0];
-}
-
-MODEL_CALLED __m512i model_cvtepu16_epi32(__m256i v)
-{
-    const model_vector_t x = {.half_si = {v}};
-    model_vector_t y;
-    for (int i = 0; i < 2; i++)
-        y.half_si[i] = _mm256_cvtepu16_epi32(x.quarter[i]);
-    return y.si;
-}
-
-MODEL_CALLED __m512i model_cvtepi8_epi16(__m256i v)
-{
-    const model_vector_t x = {.half_si = {v}};
-    model_vector_t y;
-    for (int i = 0; i < 2; i++)
-        y.half_si[i] = _mm256_cvtepi8_epi16(x.quarter[i]);
-    return y.si;
 }
 
 MODEL_CALLED __m512i model_cvtepi8_epi32(__m128i v)
