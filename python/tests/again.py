@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
+import programs
 import pytest
 
 
@@ -16,7 +16,5 @@ def without_plans(file: str) -> None:
         pytest.skip("these are they")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
     environment = {**os.environ, "TILEWIRE_PLANS": "0"}
-    done = subprocess.run(
-        command, env=environment, cwd=os.path.dirname(file), capture_output=True, text=True, timeout=180
-    )
+    done = programs.run(command, env=environment, cwd=os.path.dirname(file))
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import programs
 import torch
 from torch import Tensor
 
@@ -15,23 +15,16 @@ _ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 _SUM_ROUNDING = 2.0**-24
 
 
-def run(command: list[str], *, record: Path | None = None, timeout: float = 180, **environment: str) -> str:
+def run(command: list[str], *, record: Path | None = None, **environment: str) -> str:
     """Runs `python -m tilewire.npu command`; its output, or an AssertionError that shows it."""
     base = {**os.environ, **environment}
     if record is not None:
         record.mkdir(parents=True, exist_ok=True)
         base["NPU_TEST_RECORD"] = str(record)
         base["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_RECORDER), base.get("PYTHONPATH")]))
-    process = subprocess.Popen([sys.executable, "-W", "ignore", "-m", "tilewire.npu", *command], env=base, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        output, _ = process.communicate()
-        raise AssertionError(f"{command} was not done after {timeout} s:\n{output}") from None
-    assert process.returncode == 0, f"{command} ended with {process.returncode}:\n{output}"
-    return output
+    done = programs.run([sys.executable, "-W", "ignore", "-m", "tilewire.npu", *command], env=base, merged=True)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}"
+    return done.stdout
 
 
 def records(folder: Path) -> list[list[dict]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import os
-import subprocess
 import sys
 from functools import lru_cache
 from pathlib import Path
 
+import programs
 from tilewire import npu
 
 _FOLDER = Path(__file__).resolve().parent / "npu_cases"
@@ -22,21 +22,18 @@ def names(file: str) -> list[str]:
 
 
 @lru_cache(maxsize=None)
-def _results(file: str, settings: tuple[tuple[str, str], ...], timeout: float) -> tuple[dict[str, str | None], str]:
+def _results(file: str, settings: tuple[tuple[str, str], ...]) -> tuple[dict[str, str | None], str]:
     env = npu.environment({**os.environ, **dict(settings)})
     env.pop("TILEWIRE_PROFILE", None) if "TILEWIRE_PROFILE" not in dict(settings) else None
     command = [sys.executable, "-W", "ignore", str(_FOLDER), str(_FOLDER / file)]
-    try:
-        done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=timeout, check=False)
-        output, errors = done.stdout, f"{done.stderr}\nexit status {done.returncode}"
-    except subprocess.TimeoutExpired as expired:
-        output, errors = (expired.stdout or b"").decode(), f"not done after {timeout} s"
-    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    return {line["name"]: line["failure"] for line in lines if "name" in line}, output + errors
+    done = programs.run(command, env=env)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    output = f"{done.stdout}{done.stderr}\nexit status {done.returncode}"
+    return {line["name"]: line["failure"] for line in lines if "name" in line}, output
 
 
-def check(file: str, name: str, *, timeout: float = 100, **settings: str) -> None:
+def check(file: str, name: str, **settings: str) -> None:
     """Fails with a case's traceback, or with all output when it did not come to an end."""
-    results, output = _results(file, tuple(sorted(settings.items())), timeout)
+    results, output = _results(file, tuple(sorted(settings.items())))
     assert name in results, f"{name} did not end:\n{output}"
     assert results[name] is None, results[name]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs functions on N processes that share a gloo process group, with a deadline for all of them.
+"""Runs functions on N processes that share a gloo process group, with a deadline for all of them, after which
+they show their stacks.
 
 Processes are kept for the next function that wants as many, as long as all went well; fresh=True takes
 new ones, whose end is looked at too.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import faulthandler
 import os
 import queue
 import tempfile
@@ -16,23 +18,24 @@ import time
 import traceback
 from typing import Any, Callable
 
+import programs
 import torch.multiprocessing as mp
 
-DEADLINE_S = 120.0
-GROUP_S = 60.0
+GROUP_S = programs.HANG_S / 2
 
 
 class Failed(AssertionError):
     """A rank raised, died or hung; the text says which and how."""
 
 
-def _serve(rank: int, size: int, store: str, group_s: float, calls: Any, results: Any) -> None:
+def _serve(rank: int, size: int, store: str, calls: Any, results: Any) -> None:
     """A rank: runs what comes until None does."""
     import torch
     import torch.distributed as dist
 
+    faulthandler.enable()
     torch.set_num_threads(1)
-    limit = datetime.timedelta(seconds=group_s)
+    limit = datetime.timedelta(seconds=GROUP_S)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit)
     while True:
         call = calls.get()
@@ -50,15 +53,14 @@ def _serve(rank: int, size: int, store: str, group_s: float, calls: Any, results
 class Ranks:
     """N processes and the queues to them."""
 
-    def __init__(self, size: int, group_s: float) -> None:
+    def __init__(self, size: int) -> None:
         context = mp.get_context("spawn")
         self.folder = tempfile.TemporaryDirectory()
         self.calls = [context.Queue() for _ in range(size)]
         self.results = context.Queue()
         store = os.path.join(self.folder.name, "store")
-        common = (size, store, group_s)
         self.processes = [
-            context.Process(target=_serve, args=(r, *common, self.calls[r], self.results)) for r in range(size)
+            context.Process(target=_serve, args=(r, size, store, self.calls[r], self.results)) for r in range(size)
         ]
         for process in self.processes:
             process.start()
@@ -81,7 +83,9 @@ class Ranks:
 
     def _look(self, answers: "dict[int, Any]", until: float) -> None:
         if time.monotonic() > until:
-            raise Failed(f"ranks {sorted(set(range(len(self.processes))) - set(answers))} did not finish in time")
+            late = sorted(set(range(len(self.processes))) - set(answers))
+            programs.end(self.processes[r].pid for r in late)
+            raise Failed(f"ranks {late} did not finish in time")
         for rank, process in enumerate(self.processes):
             if rank not in answers and process.exitcode is not None and self.results.empty():
                 raise Failed(f"rank {rank} ended with exit status {process.exitcode}")
@@ -107,19 +111,12 @@ class Ranks:
 _kept: "dict[int, Ranks]" = {}
 
 
-def run(
-    function: Callable[..., Any],
-    size: int,
-    *args: Any,
-    fresh: bool = False,
-    deadline_s: float = DEADLINE_S,
-    group_s: float = GROUP_S,
-) -> "list[Any]":
+def run(function: Callable[..., Any], size: int, *args: Any, fresh: bool = False) -> "list[Any]":
     """function(rank, size, *args) on each of `size` ranks: what they returned, in the order of the ranks."""
     ranks = None if fresh else _kept.pop(size, None)
     if ranks is None:
-        ranks = Ranks(size, group_s)
-    until = time.monotonic() + deadline_s
+        ranks = Ranks(size)
+    until = time.monotonic() + programs.HANG_S
     try:
         answers = ranks.run(function, args, until)
         if fresh:

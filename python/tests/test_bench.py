@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import programs
 import pytest
 import spawn
 import torch
@@ -15,7 +16,7 @@ import torch
 
 def _bench(*options: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "tilewire.bench", *options]
-    return subprocess.run(command, text=True, capture_output=True, timeout=120, check=False)
+    return programs.run(command)
 
 
 def test_every_operator_and_type() -> None:
@@ -70,7 +71,7 @@ def test_the_exit_status_tells_of_wrong_results(tmp_path, monkeypatch: pytest.Mo
 def test_overhead(module: str, calls: int) -> None:
     options = ["-m", "tilewire.bench"] * (module == "tilewire.npu") + ["--overhead", "--iters", "5", "--json"]
     command = [sys.executable, "-m", module, *options]
-    done = subprocess.run(command, text=True, capture_output=True, timeout=120, check=False)
+    done = programs.run(command)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len({r["call"] for r in rows}) == len(rows) == calls and all(0 < r["least_us"] <= r["us"] for r in rows)

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
+import programs
 import pytest
 import spawn
 
 _EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
-_SECONDS = 100
 
 
 def _torchrun(ranks: int, *command: str) -> "tuple[int, str]":
@@ -30,14 +28,8 @@ def _run_once(ranks: int, *command: str) -> "tuple[int, str]":
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     full = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     full += [str(_EXAMPLES / command[0]), *command[1:]]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
-    with subprocess.Popen(full, env=env, **pipes) as process:
-        try:
-            output, _ = process.communicate(timeout=_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise AssertionError(f"{command} is not done after {_SECONDS} s:\n{process.communicate()[0]}") from None
-    return process.returncode, output
+    done = programs.run(full, env=env, merged=True)
+    return done.returncode, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ _RUNS = [
 
 @pytest.mark.parametrize("command", _RUNS, ids=" ".join)
 def test_example(command: list[str], tmp_path: Path) -> None:
-    output = run([str(_FOLDER / command[0]), *command[1:]], record=tmp_path, timeout=90)
+    output = run([str(_FOLDER / command[0]), *command[1:]], record=tmp_path)
     for call in records(tmp_path):
         compare(call)
     ranks = int(command[command.index("--ranks") + 1]) if "--ranks" in command else 2
@@ -28,4 +28,4 @@ def test_example(command: list[str], tmp_path: Path) -> None:
 
 
 def test_int8_wire() -> None:
-    assert "rank 1: int8 on the wire" in run([str(_FOLDER / "mm_int8_wire.py")], timeout=90)
+    assert "rank 1: int8 on the wire" in run([str(_FOLDER / "mm_int8_wire.py")])

@@ -73,7 +73,7 @@ def test_example(name: str, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(_SCRIPTS[name], encoding="utf-8")
     world_size = int(re.search(r"(?:worksize|epWorkSize) = (\d+)", _SCRIPTS[name]).group(1))
-    run([str(script)], record=tmp_path / "records", timeout=150)
+    run([str(script)], record=tmp_path / "records")
     calls = records(tmp_path / "records")
     for call in calls:
         assert len(call) == world_size

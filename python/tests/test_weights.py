@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import threading
 
+import programs
 import pytest
 import spawn  # noqa: F401
 import tilewire
@@ -241,7 +242,7 @@ def test_threads_share_the_cache() -> None:
     for t in threads:
         t.start()
     for t in threads:
-        t.join(60)
+        t.join(programs.HANG_S)
     assert not failures and not any(t.is_alive() for t in threads)
 
 
@@ -258,8 +259,8 @@ def test_after_fork() -> None:
     results = context.Queue()
     process = context.Process(target=_child, args=(x, w, want, results), daemon=True)
     process.start()
-    assert results.get(timeout=60) is True
-    process.join(60)
+    assert results.get(timeout=programs.HANG_S) is True
+    process.join(programs.HANG_S)
     assert process.exitcode == 0
 
 
