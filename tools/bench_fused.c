@@ -11,7 +11,7 @@
 enum { ITERS_BY_TIME_MAX = 201 };
 
 static const cli_option_t options[] = {
-    FUSED_OPTIONS,
+    FUSED_OPTIONS("M,K,N[;...]", "sizes of one rank, may be repeated (a few)"),
     BENCH_OPTION_ITERS(fused_plan_t, "timed iterations (51; more of short calls, fewer of long ones)"),
     {.name = "shapes",
      .type = CLI_TEXT,

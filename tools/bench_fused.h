@@ -99,12 +99,12 @@ typedef struct fused_plan {
 const char *fused_types_of(const fused_plan_t *plan, int op, fused_types_t *types_out);
 
 /* The options that all commands have that run a fused operator. */
-#define FUSED_OPTIONS                                                                                                \
+#define FUSED_OPTIONS(shape_argument, shape_help)                                                                    \
     {.name = "shape",                                                                                                \
      .type = CLI_SHAPES,                                                                                             \
      .offset = offsetof(fused_plan_t, shapes),                                                                       \
-     .argument = "M,K,N[;...]",                                                                                      \
-     .help = "sizes of one rank, may be repeated (a few)",                                                           \
+     .argument = shape_argument,                                                                                     \
+     .help = shape_help,                                                                                             \
      .max = FUSED_SIZE_MAX},                                                                                         \
         {.name = "ranks",                                                                                            \
          .letter = 'n',                                                                                              \

@@ -7,7 +7,7 @@
 #include "trace.h"
 
 static const cli_option_t options[] = {
-    FUSED_OPTIONS,
+    FUSED_OPTIONS("M,K,N", "sizes of one rank (1024,1024,1024)"),
     {.name = "output",
      .letter = 'o',
      .type = CLI_TEXT,

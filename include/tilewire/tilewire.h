@@ -704,7 +704,8 @@ TW_API TW_CHECKED tw_status_t tw_op_start(tw_op_t *op);
 TW_API TW_CHECKED tw_status_t tw_op_test(tw_op_t *op);
 
 /** Does the rest. TW_OK: finished. timeout_ns > 0: TW_IN_PROGRESS when it is not after about that time; 0:
- *  the communicator's own deadlines alone. TW_ERR_STATE when it was not started. Since 0.1. */
+ *  the communicator's own deadlines alone. TW_ERR_STATE when it was never started; once it has ended, the
+ *  same again. Since 0.1. */
 TW_API TW_CHECKED tw_status_t tw_op_wait(tw_op_t *op, uint64_t timeout_ns);
 
 /** Writes, ended by a NUL and cut off at `bytes`, which schedule was chosen and why. Local. Since 0.1. */

@@ -47,7 +47,8 @@ def _dense_arguments(rank: int, size: int) -> None:
         (dict(bias=3), "bias must be a tensor"),
         (dict(wire="half"), "wire is 'half'"),
         (dict(rounds=-5), "rounds is -5"),
-        (dict(rounds=1 << 40), "range"),
+        (dict(rounds=1 << 40), "rounds is 1099511627776"),
+        (dict(out_dtype=torch.float32), "out_dtype is torch.float32"),
         (dict(group="nobody"), "group 'nobody'"),
         (dict(group=7), "group must be"),
     ]
@@ -72,6 +73,38 @@ def test_arguments(size: int) -> None:
     spawn.run(_dense_arguments, size)
 
 
+def _large_weights(rank: int, size: int) -> None:
+    """Weights of which a packed copy is kept: what is said is about the arguments that were given."""
+    import tilewire
+
+    x, w = _x(4, 64), _x(64, 512)
+    x8, w8, scale = x.to(torch.int8), w.to(torch.int8), _x(512)
+    wrong = [
+        (dict(x2=w.half()), "x2.dtype is fp16, which does not go with x1.dtype bf16"),
+        (dict(x1=x8, x2=w.half(), dequant_scale=scale), "x2.dtype is fp16"),
+        (dict(x2=w8), "antiquant_scale"),
+        (dict(x2=w8, antiquant_offset=scale), "antiquant_scale"),
+        (dict(x2=w8, antiquant_scale=scale.half()), "antiquant_scale.dtype is fp16"),
+        (dict(x1=x8, x2=w8, dequant_scale=scale, antiquant_scale=scale), "antiquant_scale"),
+        (dict(antiquant_offset=scale), "antiquant_offset"),
+        (dict(antiquant_group_size=64), "antiquant_group_size is 64"),
+        (dict(x2=w.t().contiguous().t(), antiquant_group_size=64), "antiquant_group_size is 64"),
+        (dict(antiquant_group_size=1 << 70), "antiquant_group_size is 1180591620717411303424"),
+    ]
+    tilewire.mm_all_reduce(x, w)
+    for change, said in wrong:
+        for operator in (tilewire.mm_all_reduce, tilewire.matmul):
+            with pytest.raises(RuntimeError, match=said):
+                operator(**{"x1": x, "x2": w, **change})
+    with pytest.raises(RuntimeError, match="weight was packed for fp16, which does not go with x1.dtype bf16"):
+        tilewire.mm_all_reduce(x, tilewire.pack_weight(w.half()))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_large_weights(size: int) -> None:
+    spawn.run(_large_weights, size)
+
+
 def _grouped_arguments(rank: int, size: int) -> None:
     import tilewire
 
@@ -93,6 +126,9 @@ def _grouped_arguments(rank: int, size: int) -> None:
         (dict(mm_x=_x(2, 8)), "mm_weight is None"),
         (dict(mm_x=_x(2, 8), mm_weight=_x(9, 8)), "mm_weight|mm_x"),
         (dict(gmm_weight=tilewire.pack_weight(w), trans_gmm_weight=True), "trans_gmm_weight is True"),
+        (dict(trans_mm_weight=True), "trans_mm_weight is True, but there is no mm_weight"),
+        (dict(gmm_weight=_x(e, 64, 256).half()), "gmm_weight.dtype is fp16"),
+        (dict(rounds=1 << 40), "rounds is 1099511627776"),
     ]
     for change, said in wrong:
         for operator in (tilewire.gmm_alltoallv, tilewire.alltoallv_gmm):

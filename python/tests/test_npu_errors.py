@@ -20,6 +20,10 @@ def test_limits(name: str, profile: str) -> None:
     npu_suite.check("limits.py", name, TILEWIRE_PROFILE=profile)
 
 
+def test_a_profile_that_nobody_knows_is_none() -> None:
+    npu_suite.check("errors.py", "test_newer_mm_forms", TILEWIRE_PROFILE="A2")
+
+
 @pytest.mark.parametrize("how, says", [
     ("argument", "rank 1 left the communicator"),
     ("exception", "rank 1 left the communicator"),

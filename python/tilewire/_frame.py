@@ -67,10 +67,16 @@ Run = Callable[[str, Communicator, Frame], None]
 """What is done with a filled frame: `call`, or something that prepares the operator instead."""
 
 
+_INTEGERS = {"rounds": 31, "antiquant_group_size": 63}  # bits without the sign
+
+
 def blame(error: Exception, **arguments: Any) -> NoReturn:
-    """Raises RuntimeError for the first argument that is no tensor of ours, else what was raised before."""
+    """Raises RuntimeError for the first argument that is no tensor of ours or no small integer, else what was raised."""
     for name, value in arguments.items():
-        if value is not None:
+        if name in _INTEGERS:
+            if not isinstance(value, int) or value.bit_length() > _INTEGERS[name]:
+                raise RuntimeError(f"{name} is {value!r}; it must be an integer of {_INTEGERS[name] + 1} bits") from error
+        elif value is not None:
             require(value, name)
     if isinstance(error, (struct.error, OverflowError)):
         raise RuntimeError(f"an integer argument is out of range: {error}") from error

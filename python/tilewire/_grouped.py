@@ -31,7 +31,9 @@ class _Grouped:
         if (mm_x is None) != (mm_weight is None):
             wrong("mm_x" if mm_x is None else "mm_weight", "is None: mm_x and mm_weight are given together")
         self.x = _rows(x, "gmm_x")
-        self.weight = _expert(weight, "gmm_weight", trans, 3)
+        if mm_trans and mm_x is None:
+            wrong("trans_mm_weight", "is True, but there is no mm_weight")
+        self.weight = _expert(weight, "gmm_weight", self.x, trans, 3)
         sent, received = as_counts(send, "send_counts"), as_counts(recv, "recv_counts")
         if len(sent) != len(received):
             wrong("recv_counts", f"has {len(received)} counts, send_counts has {len(sent)}")
@@ -39,7 +41,7 @@ class _Grouped:
         self.counts = (ctypes.c_int64 * (2 * len(sent)))(*sent, *received)
         self.rows = max(0, sum(received))
         self.mm_x = None if mm_x is None else _rows(mm_x, "mm_x")
-        self.mm_weight = None if mm_weight is None else _expert(mm_weight, "mm_weight", mm_trans, 2)
+        self.mm_weight = None if mm_weight is None else _expert(mm_weight, "mm_weight", self.mm_x, mm_trans, 2)
 
     def as_given(self, x: Any, weight: Any) -> bool:
         """Whether nothing was copied for this call alone."""
@@ -80,14 +82,14 @@ def _rows(x: Any, name: str) -> Tensor:
     return x if x.is_contiguous() else left_matrix(x, name)
 
 
-def _expert(weight: Any, name: str, transposed: bool, ndim: int) -> WeightLike:
+def _expert(weight: Any, name: str, x: Tensor, transposed: bool, ndim: int) -> WeightLike:
     if type(weight) is Weight:
         if transposed:
             wrong(f"trans_{name}", "is True; a packed weight has its logical shape already")
     else:
         require(weight, name)
     columns_of(weight, name, ndim)
-    return right_matrix(weight.transpose(-1, -2) if transposed else weight, name)
+    return right_matrix(weight.transpose(-1, -2) if transposed else weight, name, x)
 
 
 def counted(values: Any, name: str) -> "ctypes.Array[ctypes.c_int64]":
@@ -125,7 +127,7 @@ def gmm_alltoallv(
         ends = v[4].fill(y), 0 if mm_y is None else v[5].fill(mm_y)
         _gmm_alltoallv.pack(frame.memory, 0, _gmm_alltoallv.size, *g.fields(frame), *ends, 0, rounds)
     except Exception as error:
-        blame(error, out=y, mm_out=mm_y)
+        blame(error, out=y, mm_out=mm_y, rounds=rounds)
     run("tw_gmm_alltoallv", comm, frame)
     if plain and g.as_given(gmm_x, gmm_weight):
         remember("tw_gmm_alltoallv", comm, frame, g.x, g.weight, (), options, (), [(v[4], y)], g.counts)
@@ -173,7 +175,7 @@ def alltoallv_gmm(
         )
         _alltoallv_gmm.pack(frame.memory, 0, _alltoallv_gmm.size, *g.fields(frame), *ends, 0, rounds)
     except Exception as error:
-        blame(error, out=y, mm_out=mm_y, permuted=permuted)
+        blame(error, out=y, mm_out=mm_y, permuted=permuted, rounds=rounds)
     run("tw_alltoallv_gmm", comm, frame)
     if plain and g.as_given(gmm_x, gmm_weight):
         results = [(v[4], y), (v[6], permuted)] if permute_out else [(v[4], y)]

@@ -46,12 +46,12 @@ def rows_of(x1: View, name: str) -> int:
     return x1.shape[0]
 
 
-def right_matrix(x2: Any, name: str, nz: bool = False) -> WeightLike:
-    """A right matrix: packed, if it is large enough to be worth a copy."""
+def right_matrix(x2: Any, name: str, x1: Tensor, nz: bool = False) -> WeightLike:
+    """A right matrix: packed, if it is large enough to be worth a copy and of the type of x1, without scales."""
     if type(x2) is Weight:
         return x2
     require(x2, name)
-    if x2.numel() > PLAIN_ELEMENTS:
+    if x2.numel() > PLAIN_ELEMENTS and x2.dtype is x1.dtype:
         copy = cached(x2, fmt=FORMAT_NZ if nz else FORMAT_ND)
         if copy is not None:
             return copy
@@ -65,28 +65,38 @@ def wire_code(wire: str) -> int:
     return code
 
 
+def _float_type(x1: Tensor, wished: Optional[torch.dtype]) -> torch.dtype:
+    if wished is not None and wished is not x1.dtype:
+        wrong("out_dtype", f"is {wished}; it must be that of x1, {x1.dtype}")
+    return x1.dtype
+
+
 def product_type(x1: Tensor, dequant_scale: Optional[Tensor], wished: Optional[torch.dtype]) -> torch.dtype:
     """The result type of matmul."""
-    if x1.dtype is _int8 and dequant_scale is None and wished is None:
-        return torch.int32
+    if wished is torch.float32:
+        return wished
+    if x1.dtype is _int8 and dequant_scale is None:
+        return torch.int32 if wished is None else wished
     return reduced_type(x1, dequant_scale, wished)
 
 
 def reduced_type(x1: Tensor, dequant_scale: Optional[Tensor], wished: Optional[torch.dtype]) -> torch.dtype:
     """The result type of mm_all_reduce."""
+    if x1.dtype is not _int8:
+        return _float_type(x1, wished)
     if wished is not None:
         return wished
-    if x1.dtype is not _int8:
-        return x1.dtype
     return _bf16 if dequant_scale is not None and dequant_scale.dtype is _bf16 else torch.float16
 
 
 def scaled_type(x1: Tensor, x2_scale: Optional[Tensor], wished: Optional[torch.dtype]) -> torch.dtype:
     """The result type of mm_reduce_scatter and all_gather_mm."""
     if x1.dtype is not _int8:
-        return x1.dtype if wished is None else wished
+        return _float_type(x1, wished)
     if x2_scale is not None and x2_scale.dtype in _patterns:
         return torch.float16
+    if wished not in (None, torch.float16, _bf16):
+        wrong("out_dtype", f"is {wished}; with int8 x1 it must be torch.float16 or torch.bfloat16")
     return _bf16 if wished is None else wished
 
 
@@ -111,11 +121,11 @@ def new_matrix(like: Tensor, rows: int, columns: int, dtype: torch.dtype) -> Ten
     return like.new_empty_strided((rows, columns), (columns or 1, 1), dtype=dtype)
 
 
-def antiquant_copy(x2: Any, scale: Any, offset: Any, group: int, nz: bool) -> Optional[Weight]:
-    """The packed copy of an int8 weight with its scales, if there is one."""
+def antiquant_copy(x2: Any, x1: Tensor, scale: Any, offset: Any, group: int, nz: bool) -> Optional[Weight]:
+    """The packed copy of an int8 weight with its scales, if there is one and they go with x1."""
     for t, name in ((x2, "x2"), (scale, "antiquant_scale"), (offset, "antiquant_offset")):
         if t is not None:
             require(t, name)
-    if x2.dtype is not _int8:
+    if x2.dtype is not _int8 or scale.dtype is not x1.dtype:
         return None
     return cached(x2, scale, offset, group, FORMAT_NZ if nz else FORMAT_ND)

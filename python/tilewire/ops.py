@@ -119,7 +119,8 @@ def mm_all_reduce(
     wire: "out" rounds each rank's part to the result's type, "f32" does not. rounds: 0 chooses how many
     pieces overlap, -1 does not fuse. replicated: see the gradients in tilewire.autograd.
     """
-    if antiquant_scale is None and antiquant_offset is None and not _tracing():
+    scaled = antiquant_scale is not None or antiquant_offset is not None or antiquant_group_size != 0
+    if not scaled and not _tracing():
         rest = bias, x3, dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2
         y = _quick("tw_mm_all_reduce", x1, x2, group, rest, (wire, rounds, out_dtype))
         if y is not None:

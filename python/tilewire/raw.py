@@ -78,7 +78,8 @@ def mm_all_reduce(
     run: Run = call,
 ) -> Tensor:
     """tw_mm_all_reduce"""
-    plain = run is call and out is None and not nz and antiquant_scale is None and antiquant_offset is None
+    scaled = antiquant_scale is not None or antiquant_offset is not None or antiquant_group_size != 0
+    plain = run is call and out is None and not nz and not scaled
     rest = bias, x3, dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2
     options = wire, rounds, out_dtype
     if plain:
@@ -92,11 +93,13 @@ def mm_all_reduce(
         if not x1.is_contiguous():
             x1 = left_matrix(x1, "x1")
         if antiquant_scale is not None and type(x2) is not Weight:
-            copy = antiquant_copy(x2, antiquant_scale, antiquant_offset, antiquant_group_size, nz)
+            copy = antiquant_copy(x2, x1, antiquant_scale, antiquant_offset, antiquant_group_size, nz)
             if copy is not None:
                 x2, antiquant_scale, antiquant_offset, antiquant_group_size = copy, None, None, 0
+        elif scaled and type(x2) is not Weight:
+            x2 = x2 if nz else unit_stride(x2)
         elif type(x2) is not Weight and (x2.numel() > PLAIN_ELEMENTS or not x2.is_contiguous()):
-            x2 = right_matrix(x2, "x2", nz)
+            x2 = right_matrix(x2, "x2", x1, nz)
         packed = type(x2) is Weight
         right = 0 if packed else v[1].fill(x2)
         v[0].fill(x1)
@@ -137,6 +140,8 @@ def mm_all_reduce(
             comm_quant_scale_1=comm_quant_scale_1,
             comm_quant_scale_2=comm_quant_scale_2,
             out=out,
+            rounds=rounds,
+            antiquant_group_size=antiquant_group_size,
         )
     run("tw_mm_all_reduce", comm, frame)
     if plain and given[0] is x1 and (packed or given[1] is x2):
@@ -176,7 +181,7 @@ def mm_reduce_scatter(
         if not x1.is_contiguous():
             x1 = left_matrix(x1, "x1")
         if type(x2) is not Weight and (x2.numel() > PLAIN_ELEMENTS or not x2.is_contiguous()):
-            x2 = right_matrix(x2, "x2", nz)
+            x2 = right_matrix(x2, "x2", x1, nz)
         packed = type(x2) is Weight
         right = 0 if packed else v[1].fill(x2)
         v[0].fill(x1)
@@ -203,7 +208,7 @@ def mm_reduce_scatter(
         )
     except Exception as error:
         x2 = None if type(x2) is Weight else x2
-        blame(error, x1=x1, x2=x2, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale, out=out)
+        blame(error, x1=x1, x2=x2, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale, out=out, rounds=rounds)
     run("tw_mm_reduce_scatter", comm, frame)
     if plain and given[0] is x1 and (packed or given[1] is x2):
         remember("tw_mm_reduce_scatter", comm, frame, x1, x2, rest, options, v[3:6], [(v[2], y)])
@@ -242,7 +247,7 @@ def all_gather_mm(
         if not x1.is_contiguous():
             x1 = left_matrix(x1, "x1")
         if type(x2) is not Weight and (x2.numel() > PLAIN_ELEMENTS or not x2.is_contiguous()):
-            x2 = right_matrix(x2, "x2", nz)
+            x2 = right_matrix(x2, "x2", x1, nz)
         packed = type(x2) is Weight
         right = 0 if packed else v[1].fill(x2)
         v[0].fill(x1)
@@ -269,7 +274,8 @@ def all_gather_mm(
         )
     except Exception as error:
         x2 = None if type(x2) is Weight else x2
-        blame(error, x1=x1, x2=x2, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale, out=out, gather_out=gather_out)
+        tensors = {"x1": x1, "x2": x2, "bias": bias, "x1_scale": x1_scale, "x2_scale": x2_scale}
+        blame(error, **tensors, out=out, gather_out=gather_out, rounds=rounds)
     run("tw_all_gather_mm", comm, frame)
     if plain and given[0] is x1 and (packed or given[1] is x2):
         results = [(v[2], y)] if gathered is None else [(v[2], y), (v[3], gathered)]
@@ -308,13 +314,13 @@ def matmul(
         if not x1.is_contiguous():
             x1 = left_matrix(x1, "x1")
         if antiquant_scale is not None and type(x2) is not Weight:
-            copy = antiquant_copy(x2, antiquant_scale, antiquant_offset, antiquant_group_size, nz)
+            copy = antiquant_copy(x2, x1, antiquant_scale, antiquant_offset, antiquant_group_size, nz)
             if copy is not None:
                 x2, antiquant_scale, antiquant_offset, antiquant_group_size = copy, None, None, 0
-        elif plain:
-            x2 = unit_stride(x2)
+        elif plain or (type(x2) is not Weight and (antiquant_offset is not None or antiquant_group_size != 0)):
+            x2 = x2 if nz else unit_stride(x2)
         else:
-            x2 = right_matrix(x2, "x2", nz)
+            x2 = right_matrix(x2, "x2", x1, nz)
         packed = type(x2) is Weight
         right = 0 if packed else v[1].fill(x2)
         v[0].fill(x1)
@@ -351,6 +357,7 @@ def matmul(
             dequant_scale=dequant_scale,
             pertoken_scale=pertoken_scale,
             out=out,
+            antiquant_group_size=antiquant_group_size,
         )
     if comm is None:
         check(lib.tw_matmul(None, frame.address))

@@ -46,7 +46,7 @@ tw_status_t tw_mem_alloc(tw_comm_t *comm, size_t bytes, void **ptr_out)
 {
     TW_REQUIRE(comm, "comm is NULL");
     TW_REQUIRE(ptr_out, "ptr_out is NULL");
-    TW_REQUIRE(bytes > 0 && bytes <= SIZE_MAX - ALIGN, "bytes %zu", bytes);
+    TW_REQUIRE(bytes > 0 && bytes <= SIZE_MAX - ALIGN, "bytes is %zu, must be at least 1 and fit", bytes);
     twi_heap_block_t *block = calloc(1, sizeof *block);
     if (!block)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory to keep track of a block");

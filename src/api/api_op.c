@@ -20,17 +20,13 @@ static twi_profile_mode_t mode_of(const twi_api_product_t *p)
     return quantised ? TWI_PROFILE_A16W8 : TWI_PROFILE_FLOAT;
 }
 
-static bool stored_transposed(const twi_api_product_t *p)
-{
-    const twi_gemm_matrix_t *first = &p->right.first;
-    return !p->problem.weight && (first->nz_c0 > 0 ? first->nz_transposed : first->n_stride != 1);
-}
-
 static tw_status_t check_limits(const tw_op_t *op)
 {
     const twi_api_product_t *p = &op->product, *shared = &op->shared;
     const twi_op_problem_t *problem = &op->problem;
     const int64_t experts = p->problem.n_groups;
+    const tw_weight_t *weight = p->problem.weight;
+    const bool transposed = weight ? weight->transposed : twi_gemm_matrix_transposed(&p->right.first);
     const twi_profile_call_t call = {
         .kind = problem->kind,
         .mode = mode_of(p),
@@ -38,8 +34,8 @@ static tw_status_t check_limits(const tw_op_t *op)
         .m = p->problem.m,
         .k = p->problem.k,
         .n = p->problem.n,
-        .stored = stored_transposed(p) ? p->problem.k : p->problem.n,
-        .nz = p->args.format == TW_FORMAT_NZ,
+        .stored = transposed ? p->problem.k : p->problem.n,
+        .nz = weight ? weight->nz : p->args.format == TW_FORMAT_NZ,
         .bsk = problem->kind == TWI_OP_ALLTOALLV_GMM ? twi_tensor_count(p->args.x1, 0, 1) : p->y_rows,
         .experts = experts,
         .n_counts = experts * tw_comm_size(op->comm),

@@ -78,8 +78,9 @@ static tw_status_t check_packed(const twi_api_product_t *p)
     TW_TRY(twi_gemm_weight_check(weight, SIZE_MAX, form->weight));
     if (left_type(weight) != p->x1_type) {
         char text[TWI_TENSOR_TEXT_MAX];
-        return twi_fail(TW_ERR_ARGUMENT, "%s was packed for kernel %.63s, which does not go with %s.dtype %s",
-                        form->weight, weight->kernel, form->x1, twi_tensor_dtype_text(p->args.x1, text, sizeof text));
+        return twi_fail(TW_ERR_ARGUMENT, "%s was packed for %s, which does not go with %s.dtype %s", form->weight,
+                        twi_dtype_text(left_type(weight)), form->x1,
+                        twi_tensor_dtype_text(p->args.x1, text, sizeof text));
     }
     TW_REQUIRE(!form->same_type || weight->group == 0, "%s has int8 elements with scales, must have the type of %s",
                form->weight, form->x1);

@@ -89,6 +89,14 @@ const char *twi_tensor_dtype_text(const tw_tensor_t *tensor, char *text, size_t 
     return text;
 }
 
+const char *twi_dtype_text(uint32_t dtype)
+{
+    for (int i = 0; i < N_KNOWN; i++)
+        if (known[i].id == dtype)
+            return known[i].text;
+    return "no type";
+}
+
 /* "int8", "int8 or fp16", "int8, fp16 or fp32". */
 static void allowed_text(uint32_t allowed, char *text, size_t bytes)
 {

@@ -25,6 +25,12 @@ typedef struct twi_gemm_matrix {
     bool nz_transposed; /* the matrix that was stored is [n][k] */
 } twi_gemm_matrix_t;
 
+/* Whether it is stored as [n][k]. */
+static inline bool twi_gemm_matrix_transposed(const twi_gemm_matrix_t *matrix)
+{
+    return matrix->nz_c0 > 0 ? matrix->nz_transposed : matrix->n_stride != 1;
+}
+
 /*
  * Columns n0..n0+nr-1 and rows k0..k0+k_count-1 as a stored panel [k_count/kb][nr][kb] at dst; what lies
  * outside the matrix is zero. k0 and k_count are multiples of kb.

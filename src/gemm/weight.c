@@ -8,7 +8,7 @@
 
 #include "base/sizes.h"
 
-static const char magic[8] = {'T', 'W', 'W', 'E', 'I', 'G', 'H', '1'};
+static const char magic[8] = {'T', 'W', 'W', 'E', 'I', 'G', 'H', '2'};
 
 enum { GROUP_UNIT = 32 }; /* rows of a group of scales, unless it is all of k */
 
@@ -56,6 +56,8 @@ tw_status_t twi_gemm_weight_plan(const twi_gemm_weight_source_t *source, tw_weig
     tw_weight_t w = {
         .kind = (int32_t)source->kind,
         .item_bytes = matrix->item_bytes,
+        .nz = matrix->nz_c0 > 0,
+        .transposed = twi_gemm_matrix_transposed(matrix),
         .k = matrix->k,
         .n = matrix->n,
         .n_matrices = source->n_matrices,
@@ -105,6 +107,8 @@ static bool consistent(const tw_weight_t *w, const twi_gemm_kernel_t *kernel)
 {
     const bool quantised = w->item_bytes == 1 && w->kind != TWI_GEMM_S8;
     const int bytes = w->kind == TWI_GEMM_F32 ? 4 : w->kind == TWI_GEMM_S8 || quantised ? 1 : 2;
+    if ((w->nz | w->transposed) & ~1)
+        return false;
     if (w->item_bytes != bytes || w->k < 0 || w->n < 0 || w->n_matrices < 0 || (w->group > 0) != quantised)
         return false;
     if (quantised && w->group % GROUP_UNIT != 0 && w->group != (w->k > 0 ? w->k : 1))

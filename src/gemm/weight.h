@@ -18,6 +18,7 @@ struct tw_weight {
     char kernel[64];             /* its name: what the panels are made for */
     int32_t kind;                /* twi_gemm_kind_t */
     int32_t item_bytes;          /* of a stored element; 1 with kind BF16 or F16: int8 weights */
+    int32_t nz, transposed;      /* how the matrices lay before, 0 or 1: limits of profiles depend on it */
     int64_t k, n;                /* of a matrix */
     int64_t n_matrices;          /* >= 1 */
     int64_t panel_bytes;         /* of a stored panel */

@@ -86,9 +86,14 @@ static void cut_shares(const twi_op_t *op, mm_reduce_t *r, int64_t rows)
     }
 }
 
-/* In how many strips some rows are cut: less than a tile that is left is no strip of its own, if it fits the last. */
+/*
+ * In how many strips some rows are cut: less than a tile that is left is no strip of its own, if it fits the last. Rows
+ * without columns are no work, and may be more than there is memory for strips.
+ */
 static int64_t strips_of(const twi_op_t *op, const mm_reduce_t *r, int64_t rows)
 {
+    if (op->problem.product.n == 0)
+        return 0;
     const int64_t height = strip_rows(op, r), room = TWI_STRIP_ROWS - height;
     const int64_t rest = twi_least(op->plan.kernel->mr - 1, room > 0 ? room : 0);
     return rows <= height ? rows > 0 : twi_ceil_div(rows - rest, height);

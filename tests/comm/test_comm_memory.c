@@ -86,7 +86,7 @@ TEST_RANKS(memory_arguments, "1,2")(tw_comm_t *comm)
     const int size = tw_comm_size(comm);
     uint64_t local = 0;
     void *ptr = NULL, *peer = NULL;
-    REFUSED(tw_mem_alloc(comm, 0, &ptr), TW_ERR_ARGUMENT, "bytes 0");
+    REFUSED(tw_mem_alloc(comm, 0, &ptr), TW_ERR_ARGUMENT, "bytes is 0, must be at least 1");
     REFUSED(tw_mem_alloc(comm, 1, NULL), TW_ERR_ARGUMENT, "ptr_out");
     CHECK(tw_mem_alloc(comm, SIZE_MAX, &ptr) != TW_OK);
     CHECK_CONTAINS(tw_last_error(), "bytes");

@@ -202,7 +202,7 @@ TEST_RANKS(scatter_weight, "1,2")(tw_comm_t *comm)
     make_scatter(&call, comm, type_fp16);
     call.scatter.x2 = NULL;
     call.scatter.weight = weight;
-    SCATTER_REFUSED(comm, call, "weight was packed for kernel");
+    SCATTER_REFUSED(comm, call, "weight was packed for bf16, which does not go with x1.dtype fp16");
     call.scatter.weight = (const tw_weight_t *)(const void *)call.x3.t.data;
     SCATTER_REFUSED(comm, call, "weight holds no packed weight");
     call.scatter.weight = (const tw_weight_t *)(const void *)((char *)call.x3.t.data + 1);

@@ -177,7 +177,7 @@ TEST_RANKS(packed, "1,2")(tw_comm_t *comm)
     make_dispatch(&call, comm, type_fp16);
     call.dispatch.gmm_weight = NULL;
     call.dispatch.gmm_packed = experts;
-    DISPATCH_REFUSED(comm, call, "gmm_packed was packed for kernel");
+    DISPATCH_REFUSED(comm, call, "gmm_packed was packed for bf16");
     tw_weight_release(experts);
     tw_weight_release(shared);
     op_close(&call);

@@ -355,7 +355,7 @@ TEST_RANKS(weights, "1")(tw_comm_t *comm)
     make_reduce_int8(&call, type_bf16);
     call.reduce.x2 = NULL;
     call.reduce.weight = weight;
-    REDUCE_REFUSED(comm, call, "weight was packed for kernel");
+    REDUCE_REFUSED(comm, call, "weight was packed for bf16, which does not go with x1.dtype int8");
     tw_weight_release(weight);
     op_close(&call);
 }

@@ -64,6 +64,25 @@ __attribute__((constructor)) static void small_slots(void)
     (void)setenv("TILEWIRE_FUSE_BYTES", "16K", 1);
 }
 
+/* Rows that lie in one place are as many as one likes; without columns they are no work. */
+TEST_RANKS(many_rows_without_columns, "1,2")(tw_comm_t *comm)
+{
+    const int64_t m = INT64_C(1) << 50;
+    uint16_t x1[4] = {0}, x2[1] = {0}, y[1] = {0};
+    tw_tensor_t tx1 = matrix(x1, bf16, (int64_t[]){m, 4}, 2);
+    tx1.strides = (int64_t[]){0, 1};
+    const tw_tensor_t tx2 = matrix(x2, bf16, (int64_t[]){4, 0}, 2);
+    const tw_tensor_t own = matrix(y, bf16, (int64_t[]){m / tw_comm_size(comm), 0}, 2);
+    for (int rounds = TW_ROUNDS_UNFUSED; rounds <= 1; rounds++) {
+        tw_mm_reduce_scatter_args_t scatter = TW_MM_REDUCE_SCATTER_ARGS_INIT;
+        scatter.x1 = &tx1;
+        scatter.x2 = &tx2;
+        scatter.y = &own;
+        scatter.rounds = rounds;
+        CHECK_OK(tw_mm_reduce_scatter(comm, &scatter));
+    }
+}
+
 /* ---- Agreement ---------------------------------------------------------------------------------- */
 
 TEST_RANKS(scales_on_one_rank, "2,3")(tw_comm_t *comm)

@@ -406,6 +406,16 @@ TEST(modes_of_calls)
     make_reduce(&call, type_bf16, type_bf16, type_bf16);
     call.reduce.format = TW_FORMAT_NZ;
     REDUCE_REFUSED(comm, call, "profile a2: format is TW_FORMAT_NZ (1)");
+    tw_weight_args_t packing = TW_WEIGHT_ARGS_INIT;
+    tw_weight_t *weight = NULL;
+    packing.x2 = &call.x2.t;
+    packing.format = TW_FORMAT_NZ;
+    CHECK_OK(tw_weight_pack(&packing, &weight));
+    make_reduce(&call, type_bf16, type_bf16, type_bf16);
+    call.reduce.x2 = NULL;
+    call.reduce.weight = weight;
+    REDUCE_REFUSED(comm, call, "profile a2: format is TW_FORMAT_NZ (1)");
+    tw_weight_release(weight);
     make_reduce_int8(&call, type_bf16);
     call.reduce.format = TW_FORMAT_NZ;
     REDUCE_ACCEPTED(comm, call);
@@ -453,6 +463,11 @@ TEST(stored_sizes_of_calls)
     set_shape(&call.x2, 2, 2, WIDE, 1);
     set_strides(&call.x2, 1, 0, 1); /* columns in one place take no memory */
     REDUCE_ACCEPTED(comm, call);
+    tw_weight_t *weight = op_pack(&call.x2, NULL);
+    call.reduce.x2 = NULL;
+    call.reduce.weight = weight;
+    REDUCE_ACCEPTED(comm, call);
+    tw_weight_release(weight);
     tw_comm_destroy(comm);
     op_close(&call);
 }

@@ -250,6 +250,12 @@ def test_newer_mm_forms() -> None:
     raises("input dtype is not bf16 or fp16, but no input y_dtype", torch_npu.npu_all_gather_quant_mm, *fp8, HCOM, 1)
     y, largest = torch_npu.npu_quant_mm_reduce_scatter(x, w, HCOM, 1, amax_output=True)
     assert torch.equal(y, torch_npu.npu_mm_reduce_scatter_base(x, w, HCOM, 1)) and largest.tolist() == [64.0]
+    for form in (torch_npu.npu_quant_mm_reduce_scatter, torch_npu.npu_all_gather_quant_mm):
+        raises("quantization not supported", form, x, w, HCOM, 1, x2_scale=t(8, dtype=torch.float32))
+        raises("x1_scale and x2_scale need int8 inputs", form, x, w, HCOM, 1, x1_scale=t(4, dtype=torch.float32),
+               comm_mode="aiv")
+        raises("Invalid group_sizes.", form, x, w, HCOM, 1, group_sizes=[1, 2])
+        assert form(x[:0], w, HCOM, 1, amax_output=True)[-1].tolist() == [0.0]
 
 
 def test_names_of_communicators() -> None:

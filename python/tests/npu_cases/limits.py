@@ -23,6 +23,23 @@ def test_world_sizes() -> None:
         raises("hcom 'name' is not a communicator", function, x, w, "name", 2)
 
 
+def test_formats() -> None:
+    """Weights in the vendor's format: floats not under a2, also where such a call without it was made before."""
+    import os
+
+    x, w = torch.ones(2, 256, dtype=HALF).npu(), torch.ones(256, 64, dtype=HALF).npu()
+    nz = torch_npu.npu_format_cast(w, 29)
+    text = "profile a2: x2 is FRACTAL_NZ" if os.environ["TILEWIRE_PROFILE"] == "a2" else "hcom 'name' is not"
+    raises("hcom 'name' is not", torch_npu.npu_mm_all_reduce_base, x, w, "name")
+    raises(text, torch_npu.npu_mm_all_reduce_base, x, nz, "name")
+    for function in (torch_npu.npu_mm_reduce_scatter_base, torch_npu.npu_all_gather_base_mm):
+        raises("hcom 'name' is not", function, x, w, "name", 2)
+        raises(text, function, x, nz, "name", 2)
+    scale = torch.ones(64, dtype=HALF).npu()
+    raises("hcom 'name' is not", torch_npu.npu_mm_all_reduce_base, x,
+           torch_npu.npu_format_cast(w.to(torch.int8), 29), "name", antiquant_scale=scale)
+
+
 def test_range_of_k() -> None:
     for k in (255, 65535):
         x, w = torch.ones(2, k, dtype=HALF).npu(), torch.ones(k, 8, dtype=HALF).npu()

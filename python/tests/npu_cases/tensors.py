@@ -234,6 +234,8 @@ def test_formats() -> None:
     nz = npu_format_cast(x, 29)
     assert get_npu_format(nz) == 29 and get_npu_format(nz.t()) == Format.FRACTAL_NZ and torch.equal(nz, x)
     assert get_npu_format(npu_format_cast(x, nz)) == 29 and get_npu_format(x) == 2
+    assert npu_format_cast(nz, 29) is nz and npu_format_cast(x, 2) is x
+    assert get_npu_format(npu_format_cast(torch.ones(16).npu(), 29)) == 2
     image = torch.randn(1, 2, 3, 4).npu()
     assert get_npu_format(image) == 0
     assert get_npu_format(npu_format_cast(npu_format_cast(image, 3), 2)) == 0

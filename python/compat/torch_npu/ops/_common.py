@@ -42,9 +42,15 @@ def shape_text(tensor: Tensor) -> str:
 
 
 @lru_cache(maxsize=None)
-def strict() -> bool:
-    """Whether a product's limits apply."""
-    return os.environ.get("TILEWIRE_PROFILE", "none") not in ("", "none")
+def profile() -> str:
+    """The product whose limits apply, "" if there is none. The library warns of a name that it does not know."""
+    name = os.environ.get("TILEWIRE_PROFILE", "")
+    return name if name in ("a2", "a3") else ""
+
+
+def check_group_sizes(group_sizes: list[int] | None) -> None:
+    good = not group_sizes or (len(group_sizes) == 3 and all(0 <= g <= 65535 for g in group_sizes))
+    require(good, "Invalid group_sizes. ", group_sizes)
 
 
 class Passed:

@@ -7,10 +7,11 @@ from torch import Tensor
 from tilewire import raw
 
 from .._weights import host_weight
-from ._common import (Passed, check_bias, check_call, define, find, host, layouts, like, not_transposed, numbers,
-                      require, same_device, shape_text)
+from ._common import (Passed, check_bias, check_call, check_group_sizes, define, find, host, layouts, like,
+                      not_transposed, numbers, require, same_device, shape_text)
 from ._dtypes import LOW_PRECISION, dtype_of
 from ._quick import learn, quick
+from .format import check_format
 from .gradients import AllReduce, wanted
 
 _FLOATS = (torch.float16, torch.bfloat16)
@@ -86,11 +87,6 @@ def _check_comm_quant(one: Tensor | None, two: Tensor | None, x1: Tensor, n: Any
             x1.dtype)
 
 
-def _check_group_sizes(group_sizes: list[int] | None) -> None:
-    good = not group_sizes or (len(group_sizes) == 3 and all(0 <= g <= 65535 for g in group_sizes))
-    require(good, "Invalid group_sizes. ", group_sizes)
-
-
 def _check_low_precision(x1: Tensor, y_dtype: int | None) -> None:
     if x1.dtype in LOW_PRECISION:
         require(y_dtype is not None, "input dtype is fp8 or fp4, but no input y_dtype")
@@ -149,7 +145,7 @@ def check(x1: Tensor, x2: Tensor, hcom: str, reduce_op: str, bias: Tensor | None
     _check_x3(x3, shape, dtype)
     _check_pertoken(pertoken_scale, dequant_scale, m)
     _check_comm_quant(comm_quant_scale_1, comm_quant_scale_2, x1, n, dtype)
-    _check_group_sizes(group_sizes)
+    check_group_sizes(group_sizes)
     require(x1.dim() >= 2, "x1 must have at least 2 dimensions, but got: ", x1.dim())
     _check_low_precision(x1, y_dtype)
     _check_rest(x1, x2, antiquant_scale, antiquant_offset, antiquant_group_size, dequant_scale, pertoken_scale, bias)
@@ -192,6 +188,7 @@ def _kernel(x1: Tensor, x2: Tensor, hcom: str, *, reduce_op: str = "sum", bias=N
                     comm_quant_scale_2=comm_quant_scale_2)
         not_transposed(x1, "x1")
         _passed.add(key)
+    check_format(x2)
     comm = find(hcom)
     if bias is antiquant_scale is x3 is dequant_scale:
         return like(raw.mm_all_reduce(host(x1), host_weight(x2), comm), x1)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._common import define, require
+from ._common import define, profile, require
 from ._dtypes import dtype_of
 
 
@@ -45,6 +45,12 @@ def get_npu_format(tensor: Tensor) -> int:
     return Format(_BY_DIMENSIONS.get(tensor.dim(), Format.ND) if tag is None else tag)
 
 
+def check_format(x2: Tensor) -> None:
+    """What profile a2 says about the format of a weight, which the C library does not see."""
+    if profile() == "a2" and x2.is_floating_point() and get_npu_format(x2) == Format.FRACTAL_NZ:
+        raise RuntimeError(f"profile a2: x2 is {Format.FRACTAL_NZ} and {x2.dtype}; that format is for int8 only")
+
+
 def _target(tensor: Tensor, acl_format: int) -> int:
     back_to_plain = acl_format == Format.ND and get_npu_format(tensor) == Format.NC1HWC0
     return Format.NCHW if back_to_plain else acl_format
@@ -59,10 +65,15 @@ def _number(acl_format: Any) -> int:
     return int(acl_format)
 
 
+def _set_format(tensor: Tensor, target: int) -> None:
+    """Tensors of fewer than two dimensions stay plain."""
+    if tensor.dim() >= 2:
+        setattr(tensor.untyped_storage(), _TAG, target)
+
+
 def _kernel(self: Tensor, acl_format: int) -> Tensor:
-    target = _target(self, acl_format)
     copy = self.clone()
-    setattr(copy.untyped_storage(), _TAG, target)
+    _set_format(copy, _target(self, acl_format))
     return copy
 
 
@@ -81,13 +92,19 @@ def register() -> None:
 
 
 def npu_format_cast(self: Tensor, acl_format: Any, customize_dtype: Any = None, **options: Any) -> Tensor:
-    """A tensor with the same elements in another format: an int, a Format, or that of another tensor."""
-    return torch.ops.npu.npu_format_cast(self, _number(acl_format))
+    """
+    A tensor with the same elements in another format: an int, a Format, or that of another tensor. One that has it
+    already is returned as it is, except in compiled code.
+    """
+    target = _number(acl_format)
+    if not torch.compiler.is_compiling() and _target(self, target) == get_npu_format(self):
+        return self
+    return torch.ops.npu.npu_format_cast(self, target)
 
 
 def npu_format_cast_(self: Tensor, acl_format: Any) -> Tensor:
     """Casts in place."""
-    setattr(self.untyped_storage(), _TAG, _target(self, _number(acl_format)))
+    _set_format(self, _target(self, _number(acl_format)))
     return self
 
 

@@ -7,10 +7,11 @@ from torch import Tensor
 from tilewire import raw
 
 from .._weights import host_weight
-from ._common import (WORLD_SIZES, Passed, check_bias, check_call, define, find, host, layouts, like,
-                      not_transposed, numbers, require, same_device, shape_text, strict)
+from ._common import (WORLD_SIZES, Passed, check_bias, check_call, check_group_sizes, define, find, host, layouts,
+                      like, not_transposed, numbers, profile, require, same_device, shape_text)
 from ._dtypes import dtype_of
 from ._quick import learn, nothing, quick
+from .format import check_format
 from .gradients import AllGather, ReduceScatter, wanted
 
 _FLOATS = (torch.float16, torch.bfloat16)
@@ -21,7 +22,7 @@ _passed_all_gather = Passed()
 
 
 def _check_shapes(x1: Tensor, x2: Tensor, world_size: int, divide: bool) -> None:
-    if strict():
+    if profile():
         require(world_size in WORLD_SIZES, "world_size should be in ", WORLD_SIZES, ", but the actual value is ",
                 world_size)
     require(world_size >= 1, "world_size must be at least 1, but the actual value is ", world_size)
@@ -38,7 +39,7 @@ def _check_scales(x1: Tensor, x2: Tensor, x1_scale: Tensor | None, x2_scale: Ten
                   comm_mode: str | None) -> None:
     if x1_scale is not None or x2_scale is not None:
         require(comm_mode == "aiv", "When comm_mode is ", comm_mode or "ai_cpu", ", quantization not supported.")
-    if strict():
+    if profile():
         require(256 <= x1.shape[1] < 65535, "The k-axis should be in range[256, 65535), but it is: ", x1.shape[1])
     require(x1.shape[1] > 0, "x1 must not have an empty K-axis, but its shape is ", shape_text(x1))
     if x1.dtype == torch.int8:
@@ -98,6 +99,7 @@ def _reduce_scatter(self: Tensor, x2: Tensor, hcom: str, world_size: int, *, red
         same_device(self, x2=x2, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale)
         not_transposed(self, "input")
         _passed_reduce_scatter.add(key, dtype)
+    check_format(x2)
     y = raw.mm_reduce_scatter(host(self), host_weight(x2), find(hcom, world_size), bias=host(bias),
                               x1_scale=host(x1_scale), x2_scale=host(x2_scale), out_dtype=dtype)
     return like(y, self)
@@ -128,6 +130,7 @@ def _all_gather(self: Tensor, x2: Tensor, hcom: str, world_size: int, *, bias=No
         same_device(self, x2=x2, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale)
         not_transposed(self, "input")
         _passed_all_gather.add(key, dtype)
+    check_format(x2)
     y, gathered = raw.all_gather_mm(host(self), host_weight(x2), find(hcom, world_size), bias=host(bias),
                                     gather_output=gather_output, x1_scale=host(x1_scale), x2_scale=host(x2_scale),
                                     out_dtype=dtype)
@@ -145,7 +148,8 @@ def _all_gather_fake(self: Tensor, x2: Tensor, hcom: str, world_size: int, *, bi
     return self.new_empty([m, x2.shape[1]], dtype=dtype), self.new_empty(gathered)
 
 
-def _check_newer(x1: Tensor, y_dtype: int | None, quant_scale: Tensor | None, block_size: int) -> None:
+def _check_newer(x1: Tensor, y_dtype: int | None, quant_scale: Tensor | None, block_size: int,
+                 group_sizes: list[int] | None) -> None:
     """The forms for newer data types: 16-bit floats are computed, the new types are not."""
     if x1.dtype in _FLOATS:
         wished = dtype_of(y_dtype, "y_dtype")
@@ -156,19 +160,23 @@ def _check_newer(x1: Tensor, y_dtype: int | None, quant_scale: Tensor | None, bl
         require(False, "input is ", x1.dtype, ": quantised products of this form are not supported here")
     require(quant_scale is None, "quant_scale must be None")
     require(block_size == 0, "block_size must be 0, but it is ", block_size)
+    check_group_sizes(group_sizes)
 
 
 def _amax(y: Tensor, wanted: bool) -> Tensor | None:
-    return y.float().abs().max().reshape(1) if wanted else None
+    if not wanted:
+        return None
+    return y.float().abs().max().reshape(1) if y.numel() > 0 else y.new_zeros([1], dtype=torch.float32)
 
 
 def _newer_reduce_scatter(self: Tensor, x2: Tensor, hcom: str, world_size: int, *, reduce_op="sum", bias=None,
                           x1_scale=None, x2_scale=None, quant_scale=None, block_size: int = 0, comm_turn: int = 0,
                           group_sizes=None, amax_output: bool = False, y_dtype=None, x1_dtype=None, x2_dtype=None,
                           x1_scale_dtype=None, x2_scale_dtype=None, comm_mode=None) -> tuple[Tensor, Tensor | None]:
-    _check_newer(self, y_dtype, quant_scale, block_size)
+    _check_newer(self, y_dtype, quant_scale, block_size, group_sizes)
     y = torch.ops.npu.npu_mm_reduce_scatter_base(self, x2, hcom, world_size, reduce_op=reduce_op, bias=bias,
-                                                 comm_turn=comm_turn, comm_mode=comm_mode)
+                                                 x1_scale=x1_scale, x2_scale=x2_scale, comm_turn=comm_turn,
+                                                 comm_mode=comm_mode)
     return y, _amax(y, amax_output)
 
 
@@ -177,10 +185,10 @@ def _newer_all_gather(self: Tensor, x2: Tensor, hcom: str, world_size: int, *, b
                       gather_index: int = 0, gather_output: bool = True, amax_output: bool = False, y_dtype=None,
                       x1_dtype=None, x2_dtype=None, x1_scale_dtype=None, x2_scale_dtype=None,
                       comm_mode=None) -> tuple[Tensor, Tensor, Tensor | None]:
-    _check_newer(self, y_dtype, quant_scale, block_size)
+    _check_newer(self, y_dtype, quant_scale, block_size, group_sizes)
     y, gathered = torch.ops.npu.npu_all_gather_base_mm(
-        self, x2, hcom, world_size, bias=bias, gather_index=gather_index, gather_output=gather_output,
-        comm_turn=comm_turn, comm_mode=comm_mode)
+        self, x2, hcom, world_size, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale, gather_index=gather_index,
+        gather_output=gather_output, comm_turn=comm_turn, comm_mode=comm_mode)
     return y, gathered, _amax(y, amax_output)
 
 
