@@ -77,7 +77,7 @@ if(TILEWIRE_MODEL_AVX512)
     set(model_levels "avx512|avx512vnni|${model_levels}")
     set(model_flags ${avx2} -DMODEL_AVX512 -O1 -Wno-psabi) # functions hand on vectors of 64 bytes as they can
     set_source_files_properties(tests/gemm/model_level.c PROPERTIES COMPILE_DEFINITIONS MODEL_AVX512)
-    list(APPEND model_programs test_reduce test_token test_wire test_dynamic_quant)
+    list(APPEND model_programs test_kernels_scaled test_reduce test_token test_wire test_dynamic_quant)
 endif()
 set(model_kernels ${sources})
 list(FILTER model_kernels INCLUDE REGEX "_(${model_levels})\\.c$")

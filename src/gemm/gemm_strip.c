@@ -16,6 +16,7 @@ enum {
     LINE_BYTES = 64,
     AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
     WIDEN_ROWS = 48,    /* of a stack, at most: for more of them lanes are made once */
+    SCALE_TILES = 1,    /* of a column, at most: for more of them int8 weights are dequantised once */
 };
 
 /* ---- Modes ------------------------------------------------------------------------------------- */
@@ -120,6 +121,7 @@ static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed
         .b = feed->panel ? feed->panel : feed->stored,
         .stored = w->widens,
         .kind = w->problem->kind,
+        .scales = feed->scales,
         .steps = block.k_count / kernel->ks,
         .accumulate = block.k0 > 0,
         .ahead_bytes = share,
@@ -203,7 +205,7 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, strip_memory_t *m)
     m->dequant = part(base, &at, plan->quantised && plan->lanes ? panel * 2 : 0);
     m->scale = part(base, &at, scales);
     m->offset = part(base, &at, scales);
-    m->spread = part(base, &at, plan->quantised ? 3 * (int64_t)sizeof *m->spread : 0);
+    m->spread = part(base, &at, plan->quantised ? (int64_t)sizeof *m->spread : 0);
     return at;
 }
 
@@ -218,7 +220,7 @@ static strip_memory_t memory_at(const twi_gemm_plan_t *plan, void *base)
     strip_memory_t m;
     (void)divide(plan, base, &m);
     if (m.spread)
-        m.spread[0] = -1;
+        m.spread->col = -1;
     return m;
 }
 
@@ -283,6 +285,7 @@ static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *
     work.out_bytes = (int64_t)twi_dtype_bytes(work.epilogue.out_type);
     work.rounds = rounds(&work.epilogue);
     work.widens = widens(plan, work.n_tiles * plan->kernel->mr);
+    work.scales = work.widens && plan->quantised && work.n_tiles <= SCALE_TILES;
     for (int adds = 0; adds < 2; adds++)
         work.row[adds] = twi_gemm_row(plan->kernel->isa, &work.epilogue, adds);
     twi_strip_finishing_begin(&work);

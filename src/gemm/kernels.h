@@ -45,7 +45,7 @@ enum {
     TWI_KERNEL_FLUSH = 1,  /* denormal bf16 factors count as zero, and denormal sums become zero */
     TWI_KERNEL_VNNI = 2,   /* needs twi_cpu_vnni() besides its level */
     TWI_KERNEL_AMX = 4,    /* between twi_gemm_tiles_begin and _end of the calling thread */
-    TWI_KERNEL_WIDENS = 8, /* takes B also as it is stored, and makes lanes of it in registers */
+    TWI_KERNEL_WIDENS = 8, /* takes B also as it is stored, int8 weights too, and makes lanes of it in registers */
 };
 
 /* Lines at one distance, to be prefetched. */
@@ -65,16 +65,23 @@ typedef struct twi_gemm_ready {
 } twi_gemm_ready_t; /* of TWI_GEMM_ROW_COLS columns, which are also those of its sums */
 
 /*
+ * Of int8 weights: a row of scales, and one of offsets, for each group of k, as elements of a stored panel lie: those of
+ * a column kb times. 64-byte aligned.
+ */
+typedef struct twi_gemm_scales {
+    const float *scale, *offset; /* the first row; no offsets: NULL */
+    int64_t group, group_left;   /* of k, in units of kb: of each row, and of the first one */
+} twi_gemm_scales_t;
+
+/*
  * Lines of 64 bytes of a stored panel that become what the kernel multiplies: fp16 lanes F16X2 for later calls, and
  * int8 bf16, also for this call, from any step of it to the last one: each step is made before it is used.
  */
 typedef struct twi_gemm_make {
-    const void *from;     /* the first one */
-    uint16_t *panel;      /* all of it, 64-byte aligned */
-    int64_t first, lines; /* 0: none */
-    /* Of int8: scales and offsets, a row for each group of lines, with one for each element of a line; aligned, too. */
-    const float *scale, *offset; /* the row of the first line; no offsets: NULL */
-    int64_t group, group_left;   /* lines of a group, and of the first one */
+    const void *from;         /* the first one */
+    uint16_t *panel;          /* all of it, 64-byte aligned */
+    int64_t first, lines;     /* 0: none */
+    twi_gemm_scales_t scales; /* of int8, whose lines are kb of k */
 } twi_gemm_make_t;
 
 /* One call. `acc` is [mr][nr], 64-byte aligned. */
@@ -82,6 +89,8 @@ typedef struct twi_gemm_call {
     const void *a, *b;
     bool stored; /* b is not lanes yet but elements of `kind` in the same places; kernels with TWI_KERNEL_WIDENS only */
     twi_gemm_kind_t kind;
+    twi_gemm_scales_t
+        scales; /* such elements of bf16 or fp16 are int8 with these; scale NULL: they are not. See below */
     void *acc;
     int64_t steps;  /* of ks; may be 0 */
     int rows;       /* 1..mr: of which the sums are wanted; the other rows of acc are left in any state */
@@ -108,6 +117,15 @@ typedef struct twi_gemm_call {
     const void *ahead;
     int64_t ahead_bytes;
 } twi_gemm_call_t;
+
+/*
+ * Limits of scales and offsets with which a kernel can round int8 weights to bf16 in registers: no result overflows, is
+ * denormal, or a zero below zero. Offsets may also be 0. For fp16 there are no limits.
+ */
+#define TWI_SCALES_LEAST 0x1p-90f
+#define TWI_SCALES_MOST 0x1p80f
+#define TWI_OFFSETS_LEAST 0x1p-20f /* of their magnitudes */
+#define TWI_OFFSETS_MOST 0x1p20f
 
 typedef void twi_gemm_kernel_fn(const twi_gemm_call_t *call);
 

@@ -9,13 +9,19 @@
 
 typedef struct strip_memory {
     char *sums;
-    void *stored;          /* a panel that is packed on the way */
-    void *made[2];         /* panels that are not used as they are stored, by turns */
-    uint16_t *dequant;     /* between int8 and lanes */
-    float *scale, *offset; /* of one block, each column kb times */
-    int64_t *spread;       /* which those are: column, first row, and rows */
+    void *stored;                /* a panel that is packed on the way */
+    void *made[2];               /* panels that are not used as they are stored, by turns */
+    uint16_t *dequant;           /* between int8 and lanes */
+    float *scale, *offset;       /* of one block, each column kb times */
+    struct strip_spread *spread; /* which those are */
     struct strip_finishing *finishing;
 } strip_memory_t;
+
+/* Scales that are spread. */
+typedef struct strip_spread {
+    int64_t col, first, rows; /* of the matrix of scales; col -1: none */
+    bool suit;                /* kernels can use them */
+} strip_spread_t;
 
 /* A tile that has its places. */
 typedef struct strip_placed {
@@ -45,7 +51,8 @@ typedef struct strip_work {
     twi_gemm_row_fn *row[2];      /* of it: without addends, and with them */
     int64_t out_bytes;            /* of an element */
     bool rounds;                  /* it does nothing but round to 16 bits */
-    bool widens;                  /* the kernel makes lanes of panels of B, for each tile anew */
+    bool widens;                  /* the kernel makes lanes of panels of B, for each tile anew, */
+    bool scales;                  /* also of int8 weights, if it can use their scales */
     strip_memory_t memory;
     int64_t n_tiles; /* panels of A: tiles of a column */
 } strip_work_t;
@@ -68,8 +75,9 @@ typedef struct strip_feed {
     const strip_work_t *w;
     strip_block_t block;
     const char *stored;
-    char *panel;  /* as the kernel wants it; NULL: as it is stored */
-    int64_t made; /* k of it that are there */
+    char *panel;              /* as the kernel wants it; NULL: as it is stored */
+    int64_t made;             /* k of it that are there */
+    twi_gemm_scales_t scales; /* which the kernel uses itself; scale NULL: none */
 } strip_feed_t;
 
 /* Where a packed weight has a block. */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Panels of B on their way to the kernel: packed, turned into floats, split into lanes. See strip.h. */
+#include <math.h>
+
 #include "base/sizes.h"
 #include "gemm/strip.h"
 
@@ -23,24 +25,45 @@ static int64_t row_elements(const strip_work_t *w)
     return (int64_t)w->kernel->nr * w->kernel->kb;
 }
 
+/* Whether all of a row are between two values, or 0 where that is allowed. */
+static bool between(const float *values, int64_t n, float least, float most, bool zero)
+{
+    bool all = true;
+    for (int64_t i = 0; i < n; i++) {
+        const float value = zero ? fabsf(values[i]) : values[i];
+        all &= (value >= least && value <= most) || (zero && value == 0.0f);
+    }
+    return all;
+}
+
+/* Whether the kernel can use scales and offsets of the panel at `col`. */
+static bool suit(const strip_work_t *w, int64_t at, int64_t col)
+{
+    const twi_gemm_antiquant_t *q = &w->antiquant;
+    const int64_t left = w->problem->n - col, n = left < w->kernel->nr ? left : w->kernel->nr;
+    if (w->problem->kind != TWI_GEMM_BF16)
+        return true;
+    return between(q->scale + at + col, n, TWI_SCALES_LEAST, TWI_SCALES_MOST, false) &&
+           (!q->offset || between(q->offset + at + col, n, TWI_OFFSETS_LEAST, TWI_OFFSETS_MOST, true));
+}
+
 /* Scales and offsets of a block. */
 static void spread(const strip_work_t *w, const strip_block_t *block)
 {
     const twi_gemm_antiquant_t *q = &w->antiquant;
     const int64_t end = block->k0 + block->k_count, last = (end < w->problem->k ? end : w->problem->k) - 1;
     const int64_t first = block->k0 / q->group, rows = last / q->group + 1 - first;
-    int64_t *held = w->memory.spread;
-    if (held[0] == block->col && held[1] == first && held[2] == rows)
+    strip_spread_t *held = w->memory.spread;
+    if (held->col == block->col && held->first == first && held->rows == rows)
         return;
+    *held = (strip_spread_t){.col = block->col, .first = first, .rows = rows, .suit = true};
     for (int64_t i = 0; i < rows; i++) {
         const int64_t from = (first + i) * q->ld, to = i * row_elements(w);
         spread_row(w, q->scale + from, block->col, w->memory.scale + to);
         if (q->offset)
             spread_row(w, q->offset + from, block->col, w->memory.offset + to);
+        held->suit = held->suit && (!w->scales || suit(w, from, block->col));
     }
-    held[0] = block->col;
-    held[1] = first;
-    held[2] = rows;
 }
 
 /* Rows past k stay zero, whatever the scales are: infinity times the zero of A would be NaN. */
@@ -99,17 +122,18 @@ void twi_strip_feed_more(strip_feed_t *feed, int64_t k_count)
     feed->made += k_count;
 }
 
-/* Scales of int8 weights, of what is not made yet. */
-static void share_scales(const strip_feed_t *feed, twi_gemm_make_t *make)
+/* Scales of int8 weights, of what is not made yet. They are spread. */
+static twi_gemm_scales_t scales_left(const strip_feed_t *feed)
 {
     const strip_work_t *w = feed->w;
     const int64_t group = w->antiquant.group, kb = w->kernel->kb, k = feed->block.k0 + feed->made;
-    const int64_t scales = (k / group - feed->block.k0 / group) * row_elements(w);
-    spread(w, &feed->block);
-    make->scale = w->memory.scale + scales;
-    make->offset = w->antiquant.offset ? w->memory.offset + scales : NULL;
-    make->group = twi_ceil_div(group, kb);
-    make->group_left = twi_ceil_div(group - k % group, kb);
+    const int64_t at = (k / group - feed->block.k0 / group) * row_elements(w);
+    return (twi_gemm_scales_t){
+        .scale = w->memory.scale + at,
+        .offset = w->antiquant.offset ? w->memory.offset + at : NULL,
+        .group = twi_ceil_div(group, kb),
+        .group_left = twi_ceil_div(group - k % group, kb),
+    };
 }
 
 /* The next k_count of k, in whole kb. */
@@ -123,8 +147,10 @@ static void share(strip_feed_t *feed, int64_t k_count, twi_gemm_make_t *make_out
         .first = feed->made * bytes / LINE_BYTES,
         .lines = k_count * bytes / LINE_BYTES,
     };
-    if (w->plan->quantised && k_count > 0)
-        share_scales(feed, make_out);
+    if (w->plan->quantised && k_count > 0) {
+        spread(w, &feed->block);
+        make_out->scales = scales_left(feed);
+    }
     feed->made += k_count;
 }
 
@@ -162,6 +188,13 @@ void twi_strip_feed_lead(strip_feed_t *feed)
     if (!w->problem->weight)
         twi_gemm_pack_b(w->plan->convert, &w->problem->b[w->strip->group], block->k0, block->k_count, block->col,
                         kernel->nr, kernel->kb, w->memory.stored);
+    if (w->scales && block->k_count > 0) {
+        spread(w, block);
+        if (w->memory.spread->suit) {
+            feed->scales = scales_left(feed);
+            feed->panel = NULL;
+        }
+    }
     if (!feed->panel)
         feed->made = block->k_count;
     else if (feed->made < lead)

@@ -264,7 +264,7 @@ static void try_int8(const twi_gemm_kernel_t *kernel, const int8_case_t *c)
     uint8_t *from = room.data + room.bytes - (size_t)c->lines * LINE;
     memcpy(from, m.stored + c->first * LINE, (size_t)c->lines * LINE);
     twi_gemm_call_t call = {
-        .make = {from, m.panel, c->first, c->lines, m.scale, c->offsets ? m.offset : NULL, c->group, c->group_left},
+        .make = {from, m.panel, c->first, c->lines, {m.scale, c->offsets ? m.offset : NULL, c->group, c->group_left}},
         .a = m.a,
         .b = m.panel,
         .acc = m.acc,

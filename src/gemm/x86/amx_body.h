@@ -174,7 +174,7 @@ AMX_INLINE void amx_dequant_line(amx_side_t *side)
         twi_dequant_64(side->make_to, (const int8_t *)side->make_from, scale, NULL);
     side->make_to += AMX_LINE;
     if (--side->make_left == 0) {
-        side->make_left = side->call->make.group;
+        side->make_left = side->call->make.scales.group;
         side->scale += AMX_LINE;
         side->offset = offset ? side->offset + AMX_LINE : NULL;
     }
@@ -229,9 +229,9 @@ AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, int gaps, int kinds)
     }
     if (kinds & AMX_DEQUANT) {
         side.make_to = call->make.panel + call->make.first * AMX_LINE;
-        side.make_left = call->make.group_left;
-        side.scale = call->make.scale;
-        side.offset = call->make.offset;
+        side.make_left = call->make.scales.group_left;
+        side.scale = call->make.scales.scale;
+        side.offset = call->make.scales.offset;
     }
     return side;
 }

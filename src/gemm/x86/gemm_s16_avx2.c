@@ -7,6 +7,7 @@
 #define KERNEL_STEP(sums, a, b) ((sums) + (sums_t)_mm256_madd_epi16(a, b))
 #define KERNEL_BIAS 0
 #define KERNEL_WIDENS (1u << TWI_GEMM_S8)
+#define KERNEL_SCALES 0
 #include "gemm/x86/kernel_body.h"
 
 void twi_gemm_s16_s16_s32_6x16x2__avx2(const twi_gemm_call_t *call)

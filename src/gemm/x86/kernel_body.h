@@ -9,6 +9,7 @@
  *     KERNEL_STEP(sums, a, b)    vectors: the sums after one step
  *     KERNEL_BIAS                4 bytes that every row of A has too much in every step, or 0
  *     KERNEL_WIDENS              kinds of elements, bits of twi_gemm_kind_t, that it makes lanes of
+ *     KERNEL_SCALES              1: such elements may be int8 with scales; lanes and sums are fp32
  * and gets run_kernel(call). Each row is computed for itself, in the order of k, so that its bits do not
  * depend on how many rows there are. Of several NaNs that meet, compilers choose which one stays when
  * they order operands; so that this shows nowhere, every NaN is stored as 0x7fc00000. The bias is one
@@ -34,11 +35,12 @@ typedef __m512i factors_t;
 typedef __m256i factors_t;
 #endif
 typedef KERNEL_SUM sums_t __attribute__((vector_size(KERNEL_BYTES), may_alias));
-typedef float floats_t __attribute__((vector_size(KERNEL_BYTES)));
+typedef float floats_t __attribute__((vector_size(KERNEL_BYTES), may_alias));
 typedef int32_t bits_t __attribute__((vector_size(KERNEL_BYTES)));
 
 enum {
-    LANES = -1, /* what B holds: lanes, or elements of a kind */
+    LANES = 16, /* what B holds: lanes, or elements of a kind, */
+    SCALED = 8, /* and this, where they are int8 with scales */
     SUMS_ARE_FLOATS = _Generic((KERNEL_SUM)0, float : 1, default : 0),
     A_STEP_BYTES = 4 * KERNEL_MR,
     B_STEP_BYTES = 2 * KERNEL_BYTES,
@@ -69,8 +71,10 @@ INLINE void row_step(row_sums_t *sums, factors_t a, const factors_t *b)
 
 INLINE int b_step_bytes(int holds)
 {
-    return holds == LANES ? B_STEP_BYTES : B_STEP_BYTES / 2;
+    return holds == LANES ? B_STEP_BYTES : holds & SCALED ? B_STEP_BYTES / 4 : B_STEP_BYTES / 2;
 }
+
+/* ---- Elements that are not lanes yet ----------------------------------------------------------- */
 
 /* Elements become lanes of twice their bytes. */
 INLINE factors_t widened(const char *from, int kind)
@@ -88,16 +92,92 @@ INLINE factors_t widened(const char *from, int kind)
 #endif
 }
 
-INLINE factors_t b_vector(const char *step, int i, int holds)
+/* Scales and offsets of the two vectors of a step, and for how many steps they are. */
+typedef struct columns {
+    const floats_t *scale, *offset;
+    int64_t left;
+} columns_t;
+
+#if KERNEL_SCALES
+INLINE floats_t from_int8(const char *from)
 {
+#if KERNEL_BYTES == 64
+    return (floats_t)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
+#else
+    return (floats_t)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)));
+#endif
+}
+
+INLINE floats_t rounded_f16(floats_t x)
+{
+#if KERNEL_BYTES == 64
+    return (floats_t)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT));
+#else
+    return (floats_t)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
+#endif
+}
+
+/*
+ * With 2^e the power of two in x, the unit of bf16 is 2^(e-7), which is also that of fp32 numbers from 2^(e+16) to
+ * 2^(e+17). 1.5 * 2^(e+16) is in their middle and an even number of units: added to x and taken off again it leaves x
+ * rounded to nearest even. See TWI_SCALES_LEAST.
+ */
+INLINE floats_t rounded_bf16(floats_t x)
+{
+    const factors_t power = (factors_t)((bits_t)x & 0x7f800000);
+    const float middle = 0x1.8p16f;
+    int32_t up, down;
+    memcpy(&up, &middle, sizeof up);
+    down = up ^ INT32_MIN;
+    const floats_t high = (floats_t)KERNEL_STEP((sums_t)x, power, broadcast(up));
+    return (floats_t)KERNEL_STEP((sums_t)high, power, broadcast(down));
+}
+
+INLINE factors_t dequantised(const char *from, const columns_t *columns, int i, int kind)
+{
+    floats_t value = from_int8(from);
+    if (columns->offset) {
+        value += columns->offset[i];
+        value = kind == TWI_GEMM_F16 ? rounded_f16(value) : value;
+    }
+    value *= columns->scale[i];
+    return (factors_t)(kind == TWI_GEMM_F16 ? rounded_f16(value) : rounded_bf16(value));
+}
+
+#endif
+
+INLINE columns_t columns_begin(const twi_gemm_scales_t *scales, int holds)
+{
+    if (!(holds & SCALED))
+        return (columns_t){.left = INT64_MAX};
+    return (columns_t){(const floats_t *)scales->scale, (const floats_t *)scales->offset, scales->group_left};
+}
+
+INLINE void columns_next(columns_t *columns, const twi_gemm_scales_t *scales)
+{
+    columns->scale += 2;
+    columns->offset += columns->offset ? 2 : 0;
+    columns->left = scales->group;
+}
+
+/* ---- Steps ------------------------------------------------------------------------------------- */
+
+INLINE factors_t b_vector(const char *step, int i, int holds, const columns_t *columns)
+{
+#if KERNEL_SCALES
+    if (holds & SCALED)
+        return dequantised(step + i * KERNEL_BYTES / 4, columns, i, holds & ~SCALED);
+#endif
+    (void)columns;
     return holds == LANES ? ((const factors_t *)step)[i] : widened(step + i * KERNEL_BYTES / 2, holds);
 }
 
-INLINE void step(row_sums_t *sums, row_sums_t *bias, const char *a, const char *b_panel, int rows, int holds)
+INLINE void step(row_sums_t *sums, row_sums_t *bias, const char *a, const char *b_panel, int rows, int holds,
+                 const columns_t *columns)
 {
     for (int at = 0; at < b_step_bytes(holds); at += LINE_BYTES)
         __builtin_prefetch((const void *)((uintptr_t)b_panel + AHEAD_BYTES + at)); /* may lie past the end */
-    const factors_t b[2] = {b_vector(b_panel, 0, holds), b_vector(b_panel, 1, holds)};
+    const factors_t b[2] = {b_vector(b_panel, 0, holds, columns), b_vector(b_panel, 1, holds, columns)};
     if (KERNEL_BIAS != 0)
         row_step(bias, broadcast(KERNEL_BIAS), b);
     UNROLL_ROWS
@@ -130,10 +210,15 @@ INLINE void run_rows(const twi_gemm_call_t *call, int rows, int holds)
 
     const char *a = call->a, *b = call->b;
     twi_touch_t touch = twi_touch_begin(call);
+    columns_t columns = columns_begin(&call->scales, holds);
     for (int64_t left = call->steps, n; left > 0; left -= n) {
         n = twi_touch_chunk(&touch, left);
+        n = columns.left < n ? columns.left : n;
         for (int64_t i = 0; i < n; i++, a += A_STEP_BYTES, b += b_step_bytes(holds))
-            step(sums, &bias, a, b, rows, holds);
+            step(sums, &bias, a, b, rows, holds, &columns);
+        columns.left -= n;
+        if ((holds & SCALED) && columns.left == 0)
+            columns_next(&columns, &call->scales);
     }
     UNROLL_ROWS
     for (int r = 0; r < rows; r++) {
@@ -168,9 +253,12 @@ INLINE void run_holding(const twi_gemm_call_t *call, int holds)
 
 RUN_KERNEL(const twi_gemm_call_t *call)
 {
-#define IF_STORED(KIND)                                                                           \
-    if ((KERNEL_WIDENS & 1u << TWI_GEMM_##KIND) && call->stored && call->kind == TWI_GEMM_##KIND) \
-        return run_holding(call, TWI_GEMM_##KIND);
+#define IF_STORED(KIND)                                                                             \
+    if ((KERNEL_WIDENS & 1u << TWI_GEMM_##KIND) && call->stored && call->kind == TWI_GEMM_##KIND) { \
+        if (KERNEL_SCALES && call->scales.scale)                                                    \
+            return run_holding(call, TWI_GEMM_##KIND | SCALED);                                     \
+        return run_holding(call, TWI_GEMM_##KIND);                                                  \
+    }
     IF_STORED(BF16)
     IF_STORED(F16)
     IF_STORED(S8)
@@ -186,7 +274,8 @@ void __tsan_write_range(void *from, long bytes);
 INLINE void run_kernel(const twi_gemm_call_t *call)
 {
     __tsan_read_range((void *)(uintptr_t)call->a, call->steps * A_STEP_BYTES);
-    __tsan_read_range((void *)(uintptr_t)call->b, call->steps * b_step_bytes(call->stored ? (int)call->kind : LANES));
+    const int holds = !call->stored ? LANES : (int)call->kind | (call->scales.scale ? SCALED : 0);
+    __tsan_read_range((void *)(uintptr_t)call->b, call->steps * b_step_bytes(holds));
     __tsan_write_range(call->acc, call->rows * (long)sizeof(row_sums_t));
     run_unseen(call);
 }
