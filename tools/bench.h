@@ -159,6 +159,7 @@ typedef struct bench_meeting {
     bool mpi;                              /* processes are started by mpirun */
     int n_cpus;                            /* allowed when the bench began */
     _Alignas(64) _Atomic uint32_t arrived; /* at the barrier */
+    _Atomic uint32_t said;                 /* the round, plus 1, of which somebody said that ranks are late */
     _Alignas(64) _Atomic uint32_t round;   /* of the barrier; release by the last, acquire by the others */
     _Alignas(64) _Atomic uint32_t failed;  /* a rank gave up: nobody waits any more */
 } bench_meeting_t;

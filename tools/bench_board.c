@@ -15,7 +15,11 @@
 
 #include "bench.h"
 
-#define BARRIER_SECONDS 600 /* a rank that verifies a large case on a busy machine is slow, not dead */
+enum {
+    BARRIER_SECONDS = 600, /* a rank that verifies a large case on a busy machine is slow, not dead */
+    NOTICE_SECONDS = 30,   /* after which that is said */
+    YIELDS = 1 << 20,      /* before waiting becomes sleeping */
+};
 
 static int most_iters(const bench_plan_t *plan)
 {
@@ -103,16 +107,31 @@ static time_t seconds_now(void)
     return t.tv_sec;
 }
 
-/* The slow part of waiting: gives the core away between looks. */
+/* Of several ranks that wait one speaks. */
+static void say_who_lacks(bench_meeting_t *meeting, uint32_t round, time_t seconds)
+{
+    uint32_t said = atomic_load_explicit(&meeting->said, memory_order_relaxed);
+    if (said == round + 1 || !atomic_compare_exchange_strong(&meeting->said, &said, round + 1))
+        return;
+    const uint32_t arrived = atomic_load_explicit(&meeting->arrived, memory_order_relaxed);
+    (void)fprintf(stderr, "tilewire: %u of %d ranks have waited for the others for %ld s; at most %d\n", arrived,
+                  meeting->ranks, (long)seconds, BARRIER_SECONDS);
+}
+
+/* The slow part of waiting: gives the core away between looks, and sleeps when they become many. */
 static bool wait_slowly(bench_meeting_t *meeting, uint32_t round)
 {
-    const time_t end = seconds_now() + BARRIER_SECONDS;
+    const time_t begin = seconds_now();
     for (unsigned i = 1; atomic_load_explicit(&meeting->round, memory_order_acquire) == round; i++) {
-        if (atomic_load_explicit(&meeting->failed, memory_order_relaxed) != 0)
+        const time_t waited = i % 1024 == 0 || i > YIELDS ? seconds_now() - begin : 0;
+        if (atomic_load_explicit(&meeting->failed, memory_order_relaxed) != 0 || waited > BARRIER_SECONDS)
             return false;
-        if (i % 1024 == 0 && seconds_now() > end)
-            return false;
-        (void)sched_yield();
+        if (waited > NOTICE_SECONDS)
+            say_who_lacks(meeting, round, waited);
+        if (i > YIELDS)
+            (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        else
+            (void)sched_yield();
     }
     return true;
 }

@@ -101,6 +101,8 @@ static int read_lines(const cli_command_t *command, fused_plan_t *plan, FILE *fi
             return cli_usage_error(command, "--shapes %s: more than %d shapes", plan->shapes_file, FUSED_CASES_MAX);
         add_case(plan, &line);
     }
+    if (ferror(file))
+        return cli_usage_error(command, "--shapes %s: %s", plan->shapes_file, strerror(errno));
     return -1;
 }
 

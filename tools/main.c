@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The `tilewire` command: finds the sub-command in a table and hands over. */
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <tilewire/tilewire.h>
 
@@ -106,6 +108,15 @@ static int cmd_version(int argc, char **argv)
     return 0;
 }
 
+/* Output that went nowhere is no success. */
+static int ended(int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    (void)fprintf(stderr, "tilewire: standard output: %s\n", errno != 0 ? strerror(errno) : "cannot be written");
+    return status != 0 ? status : EXIT_FAILURE;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -122,5 +133,5 @@ int main(int argc, char **argv)
         return EXIT_USAGE;
     }
     const command_t *command = find_command(name);
-    return command != NULL ? command->run(argc - 1, argv + 1) : unknown_command(name);
+    return ended(command != NULL ? command->run(argc - 1, argv + 1) : unknown_command(name));
 }

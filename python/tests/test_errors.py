@@ -60,6 +60,8 @@ def _dense_arguments(rank: int, size: int) -> None:
                 operator(**{"x1": x, "x2": w, **change})
     with pytest.raises(RuntimeError, match="x3"):
         tilewire.mm_all_reduce(x, w, x3=_x(4, 31))
+    with pytest.raises(RuntimeError, match=r"shape is \(2, -1\)"):
+        tilewire.symmetric_empty((2, -1))
     with pytest.raises(RuntimeError, match="dequant_scale"):
         tilewire.mm_all_reduce(torch.ones(4, 64, dtype=torch.int8), torch.ones(64, 32, dtype=torch.int8))
     if size > 1:

@@ -8,11 +8,12 @@ import os
 
 def bytes_setting(name: str, default: int) -> int:
     """A number of bytes such as 512M."""
-    text = os.environ.get(name, "").strip().upper()
+    given = os.environ.get(name, "")
+    text = given.strip().upper()
     if not text:
         return default
     scale = {"K": 10, "M": 20, "G": 30}.get(text[-1], 0)
     try:
         return int(text[:-1] if scale else text) << scale
     except ValueError:
-        raise RuntimeError(f"{name} is {text!r}; it must be a number of bytes such as 512M") from None
+        raise RuntimeError(f"{name} is {given!r}; it must be a number of bytes such as 512M") from None

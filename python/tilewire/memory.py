@@ -24,6 +24,8 @@ def symmetric_empty(shape: Sequence[int], *, dtype: torch.dtype = torch.float32,
     RuntimeError when the window (TILEWIRE_WINDOW_BYTES) is full.
     """
     comm = resolve(group)
+    if any(size < 0 for size in shape):
+        raise RuntimeError(f"shape is {tuple(shape)}; no size may be below 0")
     n_bytes = math.prod(shape) * dtype.itemsize
     address = ctypes.c_void_p()
     with comm.lock:

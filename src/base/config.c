@@ -246,15 +246,16 @@ static const struct range {
     int64_t low, high;
 } ranges[] = {{"THREADS", 0, 4096}, {"PORT", 0, 65535}, {"LISTEN_FD", -1, INT_MAX}, {"SPIN", -1, 1000000}};
 
-static bool in_range(const row_t *row, const void *field)
+/* The range that a value is not in; NULL: there is none, or it is. */
+static const struct range *range_left(const row_t *row, const void *field)
 {
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         if (strcmp(ranges[i].name, row->name) == 0) {
             const int64_t value = *(const int64_t *)field;
-            return value >= ranges[i].low && value <= ranges[i].high;
+            return value >= ranges[i].low && value <= ranges[i].high ? NULL : &ranges[i];
         }
     }
-    return true;
+    return NULL;
 }
 
 /* Levenshtein distance; both texts are shorter than NAME_MAX_BYTES. */
@@ -277,6 +278,7 @@ static unsigned distance(const char *a, const char *b)
     return line[n];
 }
 
+/* One that is near enough to be meant; NULL: none. */
 static const char *closest_name(const char *name)
 {
     char head[NAME_MAX_BYTES];
@@ -286,7 +288,14 @@ static const char *closest_name(const char *name)
         if (distance(head, rows[i].name) < distance(head, best->name))
             best = &rows[i];
     }
-    return best->name;
+    return 2 * distance(head, best->name) <= strlen(head) ? best->name : NULL;
+}
+
+static tw_status_t unknown(const char *name)
+{
+    const char *closest = closest_name(name);
+    return twi_fail(TW_ERR_NOT_FOUND, "setting %.64s is unknown%s%s", name, closest ? "; the closest is " : "",
+                    closest ? closest : "");
 }
 
 static const row_t *find_row(const char *name)
@@ -302,12 +311,16 @@ tw_status_t twi_config_set(twi_config_t *config, const char *name, const char *v
 {
     const row_t *row = find_row(name);
     if (row == NULL)
-        return twi_fail(TW_ERR_NOT_FOUND, "setting %.64s is unknown; the closest is %s", name, closest_name(name));
+        return unknown(name);
     twi_config_t changed = *config;
     void *field = (char *)&changed + row->offset;
-    if (!row->parse(value, field) || !in_range(row, field))
+    if (!row->parse(value, field))
         return twi_fail(TW_ERR_ARGUMENT, "setting %s has the value \"%.64s\"; expected %s", row->name, value,
                         row->expected);
+    const struct range *left = range_left(row, field);
+    if (left)
+        return twi_fail(TW_ERR_ARGUMENT, "setting %s has the value \"%.64s\"; expected %s from %" PRId64 " to %" PRId64,
+                        row->name, value, row->expected, left->low, left->high);
     *config = changed;
     return TW_OK;
 }

@@ -215,6 +215,15 @@ static bool is_for_later(const twi_boot_hub_t *hub, const twi_boot_hello_t *hell
     return hub->seq > 0 || hub->published;
 }
 
+/* It may be for a later communicator, or the name may be wrong. */
+static void note_name(twi_boot_hub_t *hub, const twi_boot_hello_t *hello)
+{
+    if (hub->other_rank > 0 || strcmp(hello->name, hub->name) == 0)
+        return;
+    hub->other_rank = (int)hello->rank;
+    (void)snprintf(hub->other_name, sizeof hub->other_name, "%s", hello->name);
+}
+
 /* A proved HELLO. */
 static void admit(twi_boot_hub_t *hub, twi_boot_link_t *link, const twi_boot_hello_t *hello, uint64_t now_ns)
 {
@@ -223,10 +232,12 @@ static void admit(twi_boot_hub_t *hub, twi_boot_link_t *link, const twi_boot_hel
         deny(hub, link, "without a token (TILEWIRE_TOKEN) all ranks must be processes of one user");
     else if (owner != TWI_BOOT_OURS)
         reject(link, TWI_BOOT_REJECT_BUSY, "rank 0 cannot tell which user we are: set TILEWIRE_TOKEN");
-    else if (is_for_later(hub, hello))
+    else if (is_for_later(hub, hello)) {
+        note_name(hub, hello);
         reject(link, TWI_BOOT_REJECT_BUSY, "another communicator is being made there, or all its ranks have joined");
-    else
+    } else {
         join(hub, link, hello, now_ns);
+    }
 }
 
 static void take_hello(twi_boot_hub_t *hub, twi_boot_link_t *link, const uint8_t *body, size_t bytes, uint64_t now_ns)

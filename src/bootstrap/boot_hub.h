@@ -50,6 +50,8 @@ typedef struct twi_boot_hub {
     uint8_t *data;        /* size * bytes */
     uint64_t deadline_ns; /* the earliest of all ranks */
     unsigned n_denied;
+    int other_rank; /* that came with another name; 0: none did */
+    char other_name[TW_NAME_MAX + 1];
     tw_status_t status; /* first failure */
     char text[TWI_BOOT_TEXT_MAX + 1];
 } twi_boot_hub_t;

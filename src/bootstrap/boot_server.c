@@ -49,7 +49,8 @@ typedef struct server {
     uint64_t timeout_ns;
     int listen_fd;
     uint64_t accept_after_ns;
-    conn_t **conns; /* in the order of their arrival */
+    int accept_errno; /* why connections had to wait; 0: none had to */
+    conn_t **conns;   /* in the order of their arrival */
     struct pollfd *polls;
     int n_conns, capacity;
     uint8_t read_buffer[READ_BYTES];
@@ -149,6 +150,7 @@ static void accept_some(server_t *server, uint64_t now)
             if (!add_conn(server, fd, now))
                 (void)close(fd);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            server->accept_errno = errno;
             if (!drop_oldest(server)) {
                 server->accept_after_ns = now + ACCEPT_PAUSE_NS;
                 return;
@@ -262,13 +264,19 @@ static void flush(server_t *server, uint64_t deadline_ns)
 static void fail_late(server_t *server)
 {
     twi_boot_hub_t *hub = &server->hub;
-    char missing[128], denied[96] = "";
+    char missing[128], denied[96] = "", other[96 + TW_NAME_MAX] = "", full[96] = "";
     twi_boot_hub_missing(hub, missing, sizeof missing);
     if (hub->n_denied > 0)
         (void)snprintf(denied, sizeof denied, " (%u connections with a wrong token or of another user were rejected)",
                        hub->n_denied);
-    twi_boot_hub_fail(hub, TW_ERR_TIMEOUT, "rendezvous at %.128s: %s did not %s in time%s", server->place.text, missing,
-                      hub->seq == 0 ? "join" : "take part", denied);
+    if (hub->other_rank > 0)
+        (void)snprintf(other, sizeof other, " (rank %d came with the name '%s', this is '%s')", hub->other_rank,
+                       hub->other_name, hub->name);
+    if (server->accept_errno != 0)
+        (void)snprintf(full, sizeof full, " (rank 0 could not accept all connections: %s)",
+                       strerror(server->accept_errno));
+    twi_boot_hub_fail(hub, TW_ERR_TIMEOUT, "rendezvous at %.128s: %s did not %s in time%s%s%s", server->place.text,
+                      missing, hub->seq == 0 ? "join" : "take part", denied, other, full);
 }
 
 /* Stays until all ranks have been told, those that are still to come for a while only. */

@@ -21,7 +21,8 @@ tw_status_t twi_ops_trace_event(const twi_ops_t *ops, size_t index, tw_trace_eve
 {
     const size_t traced = atomic_load_explicit(&ops->traced, memory_order_relaxed);
     if (index >= traced || index >= ops->n_events)
-        return TW_ERR_NOT_FOUND;
+        return twi_fail(TW_ERR_NOT_FOUND, "index is %zu, there are %zu events", index,
+                        traced < ops->n_events ? traced : ops->n_events);
     *event_out = ops->events[index];
     return TW_OK;
 }

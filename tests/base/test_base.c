@@ -233,10 +233,23 @@ TEST(config_times)
         SET_BAD("TIMEOUT", bad[i]);
 }
 
+TEST(config_ranges)
+{
+    twi_config_t config;
+    twi_config_defaults(&config);
+    CHECK_STATUS(twi_config_set(&config, "PORT", "70000"), TW_ERR_ARGUMENT);
+    CHECK_CONTAINS(tw_last_error(), "expected a whole number from 0 to 65535");
+    CHECK_OK(twi_config_set(&config, "PORT", "65535"));
+    CHECK_STATUS(twi_config_set(&config, "SPIN", "-2"), TW_ERR_ARGUMENT);
+    CHECK_CONTAINS(tw_last_error(), "from -1 to 1000000");
+}
+
 TEST(config_unknown_names)
 {
     twi_config_t config;
     twi_config_defaults(&config);
+    CHECK_STATUS(twi_config_set(&config, "BANANA", "1"), TW_ERR_NOT_FOUND);
+    CHECK(strstr(tw_last_error(), "closest") == NULL);
     CHECK_STATUS(twi_config_set(&config, "THREDS", "1"), TW_ERR_NOT_FOUND);
     CHECK_CONTAINS(tw_last_error(), "the closest is THREADS");
     CHECK_STATUS(twi_config_set(&config, "JOINTIMEOUT", "1"), TW_ERR_NOT_FOUND);

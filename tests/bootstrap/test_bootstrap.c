@@ -329,6 +329,18 @@ TEST(wrong_tokens)
     expect_all(&world, TW_OK, "");
 }
 
+TEST(wrong_name)
+{
+    world_t world;
+    world_init(&world, 2);
+    world.members[0].args.name = "b";
+    world.members[1].args.name = "a";
+    for (int rank = 0; rank < 2; rank++)
+        world.members[rank].args.timeout_ns = 4 * SHORT_NS;
+    world_run(&world);
+    expect(&world.members[0], TW_ERR_TIMEOUT, "(rank 1 came with the name 'a', this is 'b')");
+}
+
 TEST(wrong_token_and_late)
 {
     world_t world;

@@ -327,3 +327,33 @@ TEST_RANKS(wrong_on_one, "2,3")(tw_comm_t *comm)
         op_call_close(&call);
     }
 }
+
+/* ---- A rank that does not call ------------------------------------------------------------------ */
+
+/* Counters of a first call are small; the rank that has none of them is named all the same. */
+static void absent_body(tw_comm_t *comm, void *arg)
+{
+    op_case_t c = right_case(OP_MM_ALL_REDUCE, &op_float_types[0], default_seed);
+    op_call_t call;
+    (void)arg;
+    c.m = c.n = 256;
+    c.k = 64;
+    op_call_open(&call, &c, tw_comm_rank(comm));
+    ranks_barrier();
+    if (tw_comm_rank(comm) != RANKS - 1) {
+        CHECK_STATUS(op_call_run(&call, comm), TW_ERR_TIMEOUT);
+        CHECK_CONTAINS(tw_last_error(), "rank 2 (pid ");
+        CHECK_CONTAINS(tw_last_error(), "did not enter the call");
+    }
+    ranks_barrier();
+    op_call_close(&call);
+}
+
+TEST(absent_from_the_first_call)
+{
+    ranks_args_t args = RANKS_ARGS_INIT;
+    args.n = RANKS;
+    args.timeout_ns = args.enter_timeout_ns = test_scale_ns(2000000000);
+    (void)setenv("TILEWIRE_LOG", "none", 0);
+    ranks_run(&args, absent_body, NULL);
+}

@@ -186,6 +186,8 @@ TEST(lines_that_are_no_shapes_are_named)
     CHECK_CONTAINS(err_of(&tool), "no line is about mm_all_reduce with 2 ranks");
     CHECK_EQ(RUN(&tool, "bench", "mm_all_reduce", "--shapes", "/nonexistent/file"), 2);
     CHECK_CONTAINS(err_of(&tool), "--shapes /nonexistent/file: ");
+    CHECK_EQ(RUN(&tool, "bench", "mm_all_reduce", "--shapes", "/"), 2);
+    CHECK_CONTAINS(err_of(&tool), "--shapes /: Is a directory");
 }
 
 /* All lines are read before it is found that none is for so many ranks. */

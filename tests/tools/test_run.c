@@ -45,6 +45,18 @@ TEST(usage_errors_have_status_2)
     CHECK_STR(out_of(&tool), "");
 }
 
+TEST(output_that_is_lost_is_an_error)
+{
+    static const char *const commands[] = {"version", "info", "bench all_reduce --bytes 8 --iters 1"};
+    char command[2 * PATH_MAX];
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        (void)snprintf(command, sizeof command, "exec '%s' %s >/dev/full 2>/dev/null", tool_path(), commands[i]);
+        const int status = system(command);
+        CHECK(WIFEXITED(status));
+        CHECK_EQ(WEXITSTATUS(status), 1);
+    }
+}
+
 TEST(bench_usage_errors_have_status_2)
 {
     tool_t tool;
