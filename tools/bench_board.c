@@ -18,7 +18,6 @@
 enum {
     BARRIER_SECONDS = 600, /* a rank that verifies a large case on a busy machine is slow, not dead */
     NOTICE_SECONDS = 30,   /* after which that is said */
-    YIELDS = 1 << 20,      /* before waiting becomes sleeping */
 };
 
 static int most_iters(const bench_plan_t *plan)
@@ -108,7 +107,7 @@ static time_t seconds_now(void)
 }
 
 /* Of several ranks that wait one speaks. */
-static void say_who_lacks(bench_meeting_t *meeting, uint32_t round, time_t seconds)
+static void say_that_some_lack(bench_meeting_t *meeting, uint32_t round, time_t seconds)
 {
     uint32_t said = atomic_load_explicit(&meeting->said, memory_order_relaxed);
     if (said == round + 1 || !atomic_compare_exchange_strong(&meeting->said, &said, round + 1))
@@ -118,17 +117,20 @@ static void say_who_lacks(bench_meeting_t *meeting, uint32_t round, time_t secon
                   meeting->ranks, (long)seconds, BARRIER_SECONDS);
 }
 
-/* The slow part of waiting: gives the core away between looks, and sleeps when they become many. */
+/* The slow part of waiting: gives the core away between looks. Naps would make ranks start apart: not before long. */
 static bool wait_slowly(bench_meeting_t *meeting, uint32_t round)
 {
     const time_t begin = seconds_now();
+    bool naps = false;
     for (unsigned i = 1; atomic_load_explicit(&meeting->round, memory_order_acquire) == round; i++) {
-        const time_t waited = i % 1024 == 0 || i > YIELDS ? seconds_now() - begin : 0;
+        const time_t waited = naps || i % 1024 == 0 ? seconds_now() - begin : 0;
         if (atomic_load_explicit(&meeting->failed, memory_order_relaxed) != 0 || waited > BARRIER_SECONDS)
             return false;
-        if (waited > NOTICE_SECONDS)
-            say_who_lacks(meeting, round, waited);
-        if (i > YIELDS)
+        if (waited > NOTICE_SECONDS && !naps) {
+            say_that_some_lack(meeting, round, waited);
+            naps = true;
+        }
+        if (naps)
             (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         else
             (void)sched_yield();

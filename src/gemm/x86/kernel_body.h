@@ -125,12 +125,9 @@ INLINE floats_t rounded_f16(floats_t x)
 INLINE floats_t rounded_bf16(floats_t x)
 {
     const factors_t power = (factors_t)((bits_t)x & 0x7f800000);
-    const float middle = 0x1.8p16f;
-    int32_t up, down;
-    memcpy(&up, &middle, sizeof up);
-    down = up ^ INT32_MIN;
-    const floats_t high = (floats_t)KERNEL_STEP((sums_t)x, power, broadcast(up));
-    return (floats_t)KERNEL_STEP((sums_t)high, power, broadcast(down));
+    const floats_t middle = (floats_t){0} + 0x1.8p16f;
+    const sums_t high = KERNEL_STEP((sums_t)x, power, middle);
+    return (floats_t)KERNEL_STEP(high, power, -middle);
 }
 
 INLINE factors_t dequantised(const char *from, const columns_t *columns, int i, int kind)
@@ -143,7 +140,6 @@ INLINE factors_t dequantised(const char *from, const columns_t *columns, int i, 
     value *= columns->scale[i];
     return (factors_t)(kind == TWI_GEMM_F16 ? rounded_f16(value) : rounded_bf16(value));
 }
-
 #endif
 
 INLINE columns_t columns_begin(const twi_gemm_scales_t *scales, int holds)
