@@ -98,6 +98,7 @@ typedef struct twi_gemm_plan {
     twi_gemm_finish_fn *finish;
     twi_gemm_blocks_t blocks;
     int64_t k_pad;        /* whole steps */
+    int64_t near;         /* k of a block of B that stay in the cache that blocks are for */
     int64_t panel_bytes;  /* of A: mr rows of k_pad lanes */
     int64_t stored_bytes; /* of an element of B in its stored panel */
     bool direct;          /* stored panels of the weight are used as they are */

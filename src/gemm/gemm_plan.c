@@ -2,24 +2,31 @@
 /*
  * How a problem is computed: kernel and blocks.
  *
- * A strip is mb rows. Its panels of A, or those of a stack of it, stay in the second-level cache for a pass over k
+ * A strip is some rows; its panels of A, or those of a stack of it, stay in the second-level cache for a pass over k
  * while the panels of B go by. A k-block of a panel of B stays in a cache, for tiles the first, while it meets all
- * panels of the stack; the sums are stored between k-blocks, which therefore are as long as that allows. Packing
- * plain matrices on the way costs the same for any number of rows, so it is worth a taller strip. Where panels of B
- * cost nothing but their way and k is long, fewer rows at a time are better than more passes, whose sums come from
- * further away.
+ * panels of the stack; the sums are stored between k-blocks, which therefore are as long as that allows. B comes from
+ * further away, and tiles take it as fast as it can come: so they have as many rows in a stack as fit with all of their
+ * k. Where B is converted or packed on the way, which costs the same for any number of rows, a stack is higher still;
+ * where k is long, fewer rows at a time are better than more passes, whose sums come from further away.
  */
 #include "base/config.h"
 #include "base/sizes.h"
 #include "gemm/weight.h"
 
 enum {
-    ROWS = 256,         /* of a strip, */
-    STACK_ROWS = 128,   /* and of a stack at least: for fewer of them B would go by too often */
+    ROWS = 256,         /* of a strip, and of a stack unless the following says otherwise */
+    TILES_LEAST = 128,  /* rows of a stack for tiles: for fewer of them B would go by too often, */
+    TILES_MOST = 1024,  /* and enough of them */
     PLAIN_TALLER = 4,   /* a strip where panels of B are packed on the way is so many times as tall */
-    TILES_BYTES = 1024, /* of a column of a k-block for tiles, which take B as fast as the first-level cache has it */
+    TILES_BYTES = 1024, /* of a column of a k-block for tiles, which take B as fast as the first-level cache has it, */
+    TILES_NEAR = 1280,  /* of which that has so many: */
+    TILES_WHOLE = 2048, /* up to here it is one k-block: no sums in between is worth some of B from the second, */
+    MADE_WHOLE = 8192,  /* and up to here if B is dequantised: all of a column by its first tile */
     LANES_BYTES = 4096, /* for all whose steps leave time to bring B from the second-level cache, F16X2 too */
-    STACK_BYTES = 1 << 20,  /* of a stack of A in a pass, but at most half of the second-level cache */
+    L2_BYTES = 1 << 20, /* of the second-level cache, if that is not known, */
+    L2_BYTES_MOST = 2 << 20, /* and of which use is made. Eighths of it for a stack of A in a pass: */
+    ROOM = 4,
+    ROOM_QUANTISED = 6,     /* for tiles, if B is dequantised on the way: that is worth some misses */
     COLUMNS = 256,          /* nb, if there are several passes */
     SUMS_BYTES = 512 << 10, /* of a strip and nb columns */
     LINE_BYTES = 64,
@@ -52,26 +59,38 @@ static int64_t even_blocks(int64_t k, int64_t wanted)
     return (k + n - 1) / n;
 }
 
-static int64_t stack_bytes(void)
-{
-    const int64_t l2 = (int64_t)twi_cpu_topology()->l2_bytes;
-    return l2 > 0 ? at_most(STACK_BYTES, l2 / 2) : STACK_BYTES / 2;
-}
-
 static bool is_tiles(const twi_gemm_plan_t *plan)
 {
     return (plan->kernel->flags & TWI_KERNEL_AMX) != 0;
 }
 
-/* As many rows as fit with all of their k, but not too few; some more if that makes one stack of a low strip. */
-static int64_t choose_stack(const twi_gemm_plan_t *plan, int64_t mb)
+/* Bytes of the second-level cache that a stack may have. */
+static int64_t stack_room(const twi_gemm_plan_t *plan)
 {
-    if (!is_tiles(plan) || !plan->direct)
-        return mb;
+    const int64_t l2 = (int64_t)twi_cpu_topology()->l2_bytes, whole = l2 > 0 ? at_most(l2, L2_BYTES_MOST) : L2_BYTES;
+    const bool higher = is_tiles(plan) && plan->problem->weight && plan->quantised && !plan->lanes;
+    return whole / 8 * (higher ? ROOM_QUANTISED : ROOM);
+}
+
+/* Rows of a stack; equal ones, if there is one group. */
+static int64_t choose_stack(const twi_gemm_plan_t *plan)
+{
+    const twi_gemm_problem_t *problem = plan->problem;
+    if (!problem->weight)
+        return ROWS * PLAIN_TALLER;
+    if (!is_tiles(plan))
+        return ROWS;
     const int64_t row_bytes = at_least(plan->k_pad * twi_gemm_lane_bytes(plan->kernel->lane), 1);
-    const int64_t fit = stack_bytes() / row_bytes;
-    const int64_t rows = at_least(fit - fit % plan->kernel->mr, STACK_ROWS);
-    return mb <= rows + rows / 4 ? mb : rows;
+    const int64_t rows = at_most(at_least(stack_room(plan) / row_bytes, TILES_LEAST), TILES_MOST);
+    return problem->counts || problem->m == 0 ? rows : twi_ceil_div(problem->m, twi_ceil_div(problem->m, rows));
+}
+
+/* Bytes of a column up to which k is one block for tiles. Blocks with padding cannot be dequantised by the kernel. */
+static int64_t whole_bytes(const twi_gemm_plan_t *plan)
+{
+    if (!is_tiles(plan) || !plan->problem->weight || plan->lanes)
+        return 0;
+    return !plan->quantised ? TILES_WHOLE : plan->k_pad == plan->problem->k ? MADE_WHOLE : 0;
 }
 
 static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
@@ -79,6 +98,8 @@ static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
     const int64_t lane = twi_gemm_lane_bytes(plan->kernel->lane);
     if (low && (plan->direct || (plan->widens && plan->problem->weight && !plan->quantised)))
         return plan->k_pad; /* B goes by once */
+    if (plan->k_pad * lane <= whole_bytes(plan))
+        return plan->k_pad;
     const bool tiles = is_tiles(plan) && (low || plan->kernel->lane != TWI_LANE_F16X2);
     return even_blocks(plan->k_pad, (tiles ? TILES_BYTES : LANES_BYTES) / lane);
 }
@@ -96,13 +117,15 @@ static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
     const twi_gemm_blocks_t *wanted = &problem->blocks;
     const bool low = problem->m <= kernel->mr;
     twi_gemm_blocks_t blocks;
-    blocks.mb = settle(wanted->mb, problem->weight ? ROWS : ROWS * PLAIN_TALLER, kernel->mr, problem->m);
-    blocks.stack = settle(wanted->stack, choose_stack(plan, blocks.mb), kernel->mr, blocks.mb);
+    const int64_t stack = choose_stack(plan);
+    blocks.mb = settle(wanted->mb, at_least(stack, ROWS), kernel->mr, problem->m);
+    blocks.stack = settle(wanted->stack, stack, kernel->mr, blocks.mb);
     blocks.kb = settle(wanted->kb, choose_kb(plan, low), kernel->ks, plan->k_pad);
-    const int64_t fits = at_least(stack_bytes() / (blocks.stack * twi_gemm_lane_bytes(kernel->lane)), 1);
-    const int64_t pass = low ? plan->k_pad : even_blocks(plan->k_pad, fits);
+    const int64_t fits = at_least(stack_room(plan) / (blocks.stack * twi_gemm_lane_bytes(kernel->lane)), 1);
+    const int64_t pass =
+        low ? plan->k_pad : even_blocks(plan->k_pad, is_tiles(plan) ? at_least(fits / 8 * 7, 1) : fits);
     blocks.pass = settle(wanted->pass, pass, blocks.kb, plan->k_pad);
-    blocks.nb = settle(wanted->nb, at_most(COLUMNS, SUMS_BYTES / (blocks.mb * 4)), kernel->nr, problem->n);
+    blocks.nb = settle(wanted->nb, at_most(COLUMNS, SUMS_BYTES / (blocks.stack * 4)), kernel->nr, problem->n);
     return blocks;
 }
 
@@ -138,6 +161,8 @@ void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
     plan.widens = plan.lanes && (kernel->flags & TWI_KERNEL_WIDENS);
     plan.panel_bytes = twi_round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
     plan.blocks = choose_blocks(&plan);
+    plan.near =
+        is_tiles(&plan) && kernel->lane != TWI_LANE_F16X2 ? TILES_NEAR / twi_gemm_lane_bytes(kernel->lane) : plan.k_pad;
     plan.asides = (kernel->flags & TWI_KERNEL_AMX) && plan.k_pad > 0;
     plan.makes = plan.asides && problem->weight && plan.lanes != plan.quantised;
     plan.streams =

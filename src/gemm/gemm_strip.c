@@ -123,6 +123,7 @@ static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed
         .kind = w->problem->kind,
         .scales = feed->scales,
         .steps = block.k_count / kernel->ks,
+        .far = n > 1 && block.k_count > plan->near ? (block.k_count - plan->near) / kernel->ks : 0,
         .accumulate = block.k0 > 0,
         .ahead_bytes = share,
         .aside = feed_step,
@@ -194,7 +195,7 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, strip_memory_t *m)
     const bool halves = plan->quantised && !plan->lanes;
     const int64_t made = lanes ? panel * twi_gemm_lane_bytes(kernel->lane) : halves ? panel * 2 : 0;
     /* Sums that wait: for the next k-block, or for the next pass. */
-    const int64_t sums_rows = blocks->kb < plan->k_pad ? blocks->mb : kernel->mr;
+    const int64_t sums_rows = blocks->kb < plan->k_pad ? blocks->stack : kernel->mr;
     const int64_t sums_cols = blocks->pass < plan->k_pad ? blocks->nb : kernel->nr;
     size_t at = 0;
     m->sums = part(base, &at, sums_rows * sums_cols * 4);

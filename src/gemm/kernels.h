@@ -93,6 +93,7 @@ typedef struct twi_gemm_call {
         scales; /* such elements of bf16 or fp16 are int8 with these; scale NULL: they are not. See below */
     void *acc;
     int64_t steps;  /* of ks; may be 0 */
+    int64_t far;    /* of them, the last ones: their b need not stay in the first-level cache for the next call */
     int rows;       /* 1..mr: of which the sums are wanted; the other rows of acc are left in any state */
     int accumulate; /* 0: acc is written, 1: added to */
     /* Lines that will be used right after the last steps: prefetched on the way, evenly. */

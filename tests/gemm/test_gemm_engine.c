@@ -666,6 +666,63 @@ MM_TEST(strips)
     twi_gemm_space_destroy(space);
 }
 
+/* ---- Sizes that the engine chooses --------------------------------------------------------------- */
+
+/* A block that is longer than what stays in the first-level cache, against short ones. */
+MM_TEST(long_blocks)
+{
+    panels_random_t random = panels_random(default_seed);
+    twi_gemm_space_t *space = space_of(NULL);
+    for (int i = 0; i < MM_LENGTH(all_types); i++) {
+        engine_t e;
+        twi_gemm_plan_t plan;
+        const bool bytes = all_types[i] == MM_S8;
+        engine_open(&e, all_types[i], 70, bytes ? 1990 : 992, 65, NULL, &random);
+        e.problem.blocks = (twi_gemm_blocks_t){.kb = 64};
+        run(&e, space);
+        uint32_t *wanted = result(&e);
+        use_packed(&e, true);
+        e.problem.blocks = (twi_gemm_blocks_t){0};
+        twi_gemm_plan(&e.problem, &plan);
+        if (level == TWI_ISA_AMX && all_types[i] != MM_F32 && plan.kernel->lane != TWI_LANE_F16X2)
+            CHECK(plan.blocks.kb == plan.k_pad && plan.near < plan.k_pad);
+        run(&e, space);
+        check_result(&e, wanted, "one block");
+        free(wanted);
+        engine_close(&e);
+    }
+    twi_gemm_space_destroy(space);
+}
+
+/* A stack fits the second-level cache in each pass, and stacks of a product differ by less than a tile. */
+MM_TEST(heights)
+{
+    static const struct {
+        twi_gemm_kind_t kind;
+        int item_bytes;
+        int64_t group;
+    } weights[] = {{TWI_GEMM_BF16, 2, 0}, {TWI_GEMM_F16, 2, 0}, {TWI_GEMM_S8, 1, 0}, {TWI_GEMM_BF16, 1, 64}};
+    enum { MOST_BYTES = 2 << 20, LEAST_ROWS = 128, MOST_ROWS = 1024 };
+    for (int64_t i = 0; i < 4 * MM_LENGTH(weights); i++) {
+        const tw_weight_t weight = {.item_bytes = weights[i / 4].item_bytes, .group = weights[i / 4].group};
+        const int64_t sizes[] = {256, 1024, 2560, 16384}, k = sizes[i % 4];
+        for (int64_t m = 1; m < 5000; m = m * 3 + 1) {
+            const twi_gemm_problem_t problem = {
+                .kind = weights[i / 4].kind, .m = m, .k = k, .n = 64, .weight = &weight, .epilogue.out_type = TWI_FP32};
+            twi_gemm_plan_t plan;
+            twi_gemm_plan(&problem, &plan);
+            const int64_t mr = plan.kernel->mr, stack = plan.blocks.stack, n = (m + stack - 1) / stack;
+            const int64_t bytes = stack * plan.blocks.pass * twi_gemm_lane_bytes(plan.kernel->lane);
+            CHECK(stack <= plan.blocks.mb && plan.blocks.mb < (m > MOST_ROWS ? MOST_ROWS : m) + 2 * mr + 256);
+            if (level != TWI_ISA_AMX)
+                continue;
+            CHECK(m <= mr || bytes < MOST_BYTES);
+            CHECK(stack >= (m < LEAST_ROWS ? m : LEAST_ROWS / 2) && stack < MOST_ROWS + mr);
+            CHECK(n * stack - m < n * mr); /* equal ones, rounded up */
+        }
+    }
+}
+
 /* ---- Floating-point modes ---------------------------------------------------------------------- */
 
 #if defined(__x86_64__)

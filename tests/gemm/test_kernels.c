@@ -99,6 +99,7 @@ static void call_kernel(const trial_t *trial, int64_t first, int64_t steps, int 
         .kind = trial->kind,
         .acc = acc,
         .steps = steps,
+        .far = first % 3 == 0 ? steps - steps / 2 : 0,
         .rows = rows,
         .accumulate = accumulate,
         .touch = trial->touch,

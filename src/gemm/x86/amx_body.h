@@ -41,13 +41,14 @@ AMX_INLINE void amx_fence(void)
 
 /*
  * Nothing else is prefetched: panels are in the second-level cache, and asking for them earlier slows the
- * steps down. With few rows what is ahead is used at once, with many rows by later calls.
+ * steps down. With few rows what is ahead is used at once, with many rows by later calls: T2 leaves it in the
+ * second-level cache, as T1 does, but for a little less.
  */
 AMX_INLINE const char *amx_ahead(const char *ahead, int64_t lines, int lower)
 {
     for (; lines > 0; lines--, ahead += AMX_LINE) {
         if (lower)
-            _mm_prefetch(ahead, _MM_HINT_T1);
+            _mm_prefetch(ahead, _MM_HINT_T2);
         else
             _mm_prefetch(ahead, _MM_HINT_T0);
     }
@@ -100,6 +101,7 @@ enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_ROWS = 4, AMX_SPLIT = 8, AMX_DEQUANT = 1
 typedef struct amx_side {
     const twi_gemm_call_t *call;
     int64_t gaps; /* of the call */
+    int64_t near; /* steps to come whose b stays in the first-level cache */
     int64_t touch_due, rows_due, make_due, call_due;
     twi_touch_t touch;
     int row, rows; /* the next one that is finished, and all; if they are cast: */
@@ -211,7 +213,7 @@ AMX_INLINE void amx_gap(amx_side_t *side)
 
 AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, int gaps, int kinds)
 {
-    amx_side_t side = {.call = call, .gaps = call->steps * gaps, .kinds = kinds};
+    amx_side_t side = {.call = call, .gaps = call->steps * gaps, .near = call->steps - call->far, .kinds = kinds};
     if (kinds & AMX_TOUCH)
         side.touch = twi_touch_begin(call);
     if ((kinds & (AMX_CAST | AMX_ROWS)) && call->ready.part) {
@@ -300,8 +302,9 @@ AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_steps_t ste
 
 /*
  * The kernel `name` whose step is one product a tile, by the instruction `dp`, with some kinds of work on the side. A
- * is loaded past the first-level cache where B has to stay there: where there are other panels of A to meet. Loads
- * come before products: a product right after each load left the unit idle more often, with a busy neighbour above all.
+ * is loaded past the first-level cache where B has to stay there: where there are other panels of A to meet. So is what
+ * there is no room for of B. Loads come before products: a product right after each load left the unit idle more often,
+ * with a busy neighbour above all.
  */
 #define AMX_KERNEL(name, dp, kinds)                                                                     \
     AMX_INLINE void name##_upper(const char *a, const char *b, amx_side_t *side)                        \
@@ -318,9 +321,15 @@ AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_steps_t ste
     {                                                                                                   \
         amx_gap(side);                                                                                  \
         _tile_stream_loadd(4, a, AMX_A_LD);                                                             \
-        _tile_loadd(6, b, AMX_B_LD);                                                                    \
-        _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                               \
-        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                                      \
+        if (side->near-- > 0) {                                                                         \
+            _tile_loadd(6, b, AMX_B_LD);                                                                \
+            _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                           \
+            _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                                  \
+        } else {                                                                                        \
+            _tile_stream_loadd(6, b, AMX_B_LD);                                                         \
+            _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                           \
+            _tile_stream_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                           \
+        }                                                                                               \
         dp(0, 4, 6);                                                                                    \
         dp(2, 5, 6);                                                                                    \
         dp(3, 5, 7);                                                                                    \
