@@ -108,6 +108,13 @@ static int64_t queue_of(const twi_op_t *op, const gather_t *g, const gather_stri
     return found[0];
 }
 
+/* As high as a product alone has them, but that most have rows of one source only. */
+static int64_t strip_rows(const twi_op_t *op, int64_t group_rows)
+{
+    const int64_t each = group_rows / op->size, whole = each - each % op->plan.kernel->mr;
+    return whole > TWI_STRIP_ROWS ? twi_least(whole, twi_products_rows(&op->plan)) : TWI_STRIP_ROWS;
+}
+
 /*
  * Cuts the rows of an expert; returns the number of strips, and stores them if there is a place. They do not end where
  * the rows of a source do: for every strip the weights go by once more.
@@ -115,10 +122,11 @@ static int64_t queue_of(const twi_op_t *op, const gather_t *g, const gather_stri
 static int64_t cut_group(const twi_op_t *op, const gather_t *g, int group, gather_strip_t *strips)
 {
     const int64_t last = (op->size - 1) * g->experts + group, end = g->to[last] + g->count[last];
+    const int64_t height = strip_rows(op, end - g->to[group]);
     int64_t n = 0;
-    for (int64_t row = g->to[group]; row < end; row += TWI_STRIP_ROWS, n++)
+    for (int64_t row = g->to[group]; row < end; row += height, n++)
         if (strips)
-            strips[n] = (gather_strip_t){.group = group, .row = row, .rows = twi_least(end - row, TWI_STRIP_ROWS)};
+            strips[n] = (gather_strip_t){.group = group, .row = row, .rows = twi_least(end - row, height)};
     return n;
 }
 

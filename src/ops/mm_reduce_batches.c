@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The order in which a rank of mm_reduce_scatter or mm_all_reduce multiplies its strips. A batch is as many of them as
- * a plain product takes at a time, or one if that is less. Strips for others come in the order that peers know. An own
- * strip is due when the strips of others that are like it have been through for a batch of every worker: peers do the
- * same in the same time, and may be late by as much. So every batch but the first ones has its part of own strips; the
- * last ones have nothing else. If all sums are given away own strips need not wait, and are due with the next batch.
+ * a plain product takes at a time, or one if that is less, but with more ranks there are more batches: peers are told of
+ * a batch when it is through. Strips for others come in the order that peers know. An own strip is due when the strips
+ * of others that are like it have been through for a batch of every worker: peers do the same in the same time, and may
+ * be late by as much. So every batch but the first ones has its part of own strips; the last ones have nothing else. If
+ * all sums are given away own strips need not wait, and are due with the next batch.
  */
 #include "base/sizes.h"
 #include "ops/mm_reduce.h"
+
+enum { BATCHES_MOST = 4 }; /* that a product is cut into for this reason, into TWI_STRIP_ROWS rows or more */
 
 static int64_t own_strips(const twi_op_t *op, const mm_reduce_t *r)
 {
@@ -27,6 +30,12 @@ mm_rows_t twi_mm_batch_rows(const twi_op_t *op, const mm_reduce_t *r, const mm_b
     return (mm_rows_t){.strip = strip, .n = strip->rows, .index = -1};
 }
 
+static int64_t batch_rows(const twi_op_t *op)
+{
+    const int64_t rows = op->problem.product.m / twi_least(op->size, BATCHES_MOST);
+    return twi_least(op->plan.blocks.stack, rows > TWI_STRIP_ROWS ? rows : TWI_STRIP_ROWS);
+}
+
 static int panels_of(const twi_op_t *op, const mm_strip_t *strip)
 {
     return (int)twi_ceil_div(strip->rows, op->plan.kernel->mr);
@@ -36,7 +45,7 @@ static int panels_of(const twi_op_t *op, const mm_strip_t *strip)
 static bool fits(const twi_op_t *op, mm_batch_t *batch, const mm_strip_t *strip)
 {
     const int panels = panels_of(op, strip);
-    const int64_t most = op->plan.blocks.stack / op->plan.kernel->mr;
+    const int64_t most = batch_rows(op) / op->plan.kernel->mr;
     if (batch->n_sends + batch->n_own == MM_BATCH_STRIPS || (batch->n_panels > 0 && batch->n_panels + panels > most))
         return false;
     batch->n_panels += panels;
@@ -67,7 +76,7 @@ static int64_t own_due(const twi_op_t *op, const mm_reduce_t *r, int64_t sends, 
 /* Own strips of a batch while there is anything else. */
 static int64_t own_part(const twi_op_t *op, const mm_reduce_t *r)
 {
-    const int64_t strips = twi_ceil_div(op->plan.blocks.stack, own_strips(op, r) > 0 ? own_strip(op, r, 0)->rows : 1);
+    const int64_t strips = twi_ceil_div(batch_rows(op), own_strips(op, r) > 0 ? own_strip(op, r, 0)->rows : 1);
     return twi_ceil_div(strips, op->size);
 }
 

@@ -17,7 +17,7 @@
 #include "ops/ops.h"
 
 enum {
-    TWI_STRIP_ROWS = 256, /* most rows of a strip: the unit in which ranks tell each other what is there */
+    TWI_STRIP_ROWS = 256, /* of a strip at most, if it is what ranks tell each other of */
     TWI_OPS_LINE = 64,
 };
 

@@ -255,10 +255,9 @@ static tw_status_t create(twi_op_t *op, bool grouped)
     g->experts = grouped ? product->n_groups : 1;
     g->row_bytes = product->k * twi_gemm_kind_bytes(product->kind);
     g->only_rows = product->n == 0 && op->problem.rows_out;
-    product->blocks.mb = TWI_STRIP_ROWS;
     const int64_t own_m = product->m;
     product->m = grouped ? own_m : own_m * op->size; /* all rows of the result, for the plan */
-    twi_gemm_plan(product, &op->plan);
+    twi_products_plan(product, &op->plan);
     product->m = own_m;
     twi_entry_fill(op, grouped ? -1 : own_m);
     if (grouped) {

@@ -210,10 +210,9 @@ static tw_status_t create(twi_op_t *op)
     if (!g)
         return TW_ERR_NO_MEMORY;
     op->state = g;
-    product->blocks.mb = TWI_STRIP_ROWS;
     static const twi_gemm_hook_t some_hook; /* strips have their own */
     product->hook = op->size > 1 ? &some_hook : NULL;
-    twi_gemm_plan(product, &op->plan);
+    twi_products_plan(product, &op->plan);
     product->hook = NULL;
     g->row_bytes = product->n * (int64_t)twi_dtype_bytes(product->epilogue.out_type);
     g->products = (twi_products_t){.plan = &op->plan, .panels = &op->memory->panels[0], .pack = twi_products_pack_rows};

@@ -274,8 +274,7 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     r->wire = twi_wire_kernels(twi_cpu_isa());
     static const twi_gemm_hook_t some_hook; /* strips have their own */
     product->hook = &some_hook;
-    product->blocks.mb = TWI_STRIP_ROWS;
-    twi_gemm_plan(product, &op->plan);
+    twi_products_plan(product, &op->plan);
     twi_entry_fill(op, product->m);
     if (wire == TW_WIRE_F32)
         product->epilogue.out_type = TWI_FP32; /* of a partial; the entry has that of the result */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "ops/op.h"
+#include "ops/products.h"
 
 #define ALONE_OPERATIONS 2e6 /* of a product that is over before a team has woken up */
 
@@ -91,7 +91,7 @@ static layout_t worker_layout(const twi_op_t *op)
     for (size_t i = 0; i < 2; i++) {
         const twi_gemm_plan_t *plan = plans[i];
         const int mr = plan->kernel->mr;
-        const size_t panels = lines(twi_ceil_div(TWI_STRIP_ROWS, mr) * plan->panel_bytes);
+        const size_t panels = lines(twi_ceil_div(twi_products_rows(plan), mr) * plan->panel_bytes);
         const size_t rows = lines(mr * plan->problem->k * twi_gemm_kind_bytes(plan->problem->kind));
         layout.gemm = plan->worker_bytes > layout.gemm ? plan->worker_bytes : layout.gemm;
         layout.panels = panels > layout.panels ? panels : layout.panels;

@@ -12,6 +12,12 @@ enum {
     SPINS = 1024,       /* before a worker that waits for a panel gives its core away */
 };
 
+void twi_products_plan(twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
+{
+    problem->blocks.mb = problem->weight ? 0 : TWI_STRIP_ROWS;
+    twi_gemm_plan(problem, plan_out);
+}
+
 static void cut_columns(const twi_op_t *op, twi_products_t *p, int64_t rounds, int64_t cols)
 {
     const int64_t workers = op->ops->n_workers, items = p->n_strips * rounds;
@@ -33,7 +39,8 @@ tw_status_t twi_products_create(twi_op_t *op, twi_products_t *p, int64_t n_strip
     cut_columns(op, p, rounds, cols);
     if (p->n_chunks == 1 && rounds == 1)
         return TW_OK;
-    const int64_t panels = p->panels_most > 0 ? p->panels_most : twi_ceil_div(TWI_STRIP_ROWS, p->plan->kernel->mr);
+    const int64_t panels =
+        p->panels_most > 0 ? p->panels_most : twi_ceil_div(twi_products_rows(p->plan), p->plan->kernel->mr);
     p->strip_bytes = (size_t)twi_round_up(panels * p->plan->panel_bytes, TWI_OPS_LINE);
     p->syncs = twi_op_alloc(op, (size_t)n_strips, sizeof *p->syncs);
     if (!p->syncs)

@@ -17,9 +17,8 @@ tw_status_t twi_shared_create(twi_op_t *op, twi_products_t *products)
     *products = (twi_products_t){.plan = &op->shared_plan, .panels = &op->memory->panels[1], .pack = pack};
     if (!op->problem.has_shared)
         return TW_OK;
-    op->problem.shared.blocks.mb = TWI_STRIP_ROWS;
-    twi_gemm_plan(&op->problem.shared, &op->shared_plan);
-    return twi_products_create(op, products, twi_ceil_div(op->problem.shared.m, TWI_STRIP_ROWS), 1,
+    twi_products_plan(&op->problem.shared, &op->shared_plan);
+    return twi_products_create(op, products, twi_ceil_div(op->problem.shared.m, op->shared_plan.blocks.stack), 1,
                                op->problem.shared.n);
 }
 
@@ -33,12 +32,13 @@ void twi_shared_queue(twi_queue_t *queue, const twi_products_t *products,
 
 void twi_shared_run(twi_op_t *op, twi_products_t *products, int64_t item, twi_op_worker_t *worker)
 {
-    const int64_t number = item / products->n_chunks, first = number * TWI_STRIP_ROWS;
+    const int64_t number = item / products->n_chunks, height = op->shared_plan.blocks.stack;
+    const int64_t first = number * height;
     const int64_t left = op->problem.shared.m - first;
     const int64_t chunk = item % products->n_chunks;
     twi_gemm_strip_t strip = {
         .row = first,
-        .rows = left < TWI_STRIP_ROWS ? left : TWI_STRIP_ROWS,
+        .rows = left < height ? left : height,
         .col = chunk * products->chunk_cols,
         .cols = twi_products_cols(products, chunk, op->problem.shared.n),
     };

@@ -17,7 +17,7 @@ typedef struct twi_strip_sync {
 struct twi_products {
     const twi_gemm_plan_t *plan;
     int64_t n_strips;
-    int64_t panels_most;          /* of a strip; 0: as many as TWI_STRIP_ROWS make */
+    int64_t panels_most;          /* of a strip; 0: as many as twi_products_rows make */
     int64_t n_chunks, chunk_cols; /* of a round */
     twi_strip_sync_t *syncs;      /* [n_strips], if strips are come back to */
     twi_buffer_t *panels;         /* for all strips, then */
@@ -28,10 +28,22 @@ struct twi_products {
     void (*packed)(twi_op_t *op, int64_t number); /* all of a strip is; once in a run. NULL: nobody wants to know */
 };
 
+/*
+ * How a product of an operator is computed: weights that are packed on the way share strips that are as low as those in
+ * which ranks tell each other what is there.
+ */
+void twi_products_plan(twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out);
+
 /* `plan`, `panels` and `pack` are set. All rounds but the last have round_cols columns. */
 tw_status_t twi_products_create(twi_op_t *op, twi_products_t *products, int64_t n_strips, int64_t rounds,
                                 int64_t round_cols);
 void twi_products_reset(twi_products_t *products);
+
+/* Rows of a strip, at most, that a worker has room for. */
+static inline int64_t twi_products_rows(const twi_gemm_plan_t *plan)
+{
+    return plan->blocks.mb > TWI_STRIP_ROWS ? plan->blocks.mb : TWI_STRIP_ROWS;
+}
 
 /* Strip `number`, of which `strip` has all but its panels; with no columns it does nothing. */
 void twi_products_run(twi_op_t *op, twi_products_t *products, int64_t number, twi_gemm_strip_t *strip,
