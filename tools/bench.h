@@ -34,6 +34,7 @@ typedef struct bench_plan {
     int iters;     /* -1: by size */
     int warmup;    /* -1: by size */
     bool json;
+    bool hold;
     bool peers;
     cli_sizes_t bytes;
 } bench_plan_t;
@@ -59,6 +60,8 @@ typedef struct bench_plan {
     {                                                                                        \
         .name = #field, .type = CLI_FLAG, .offset = offsetof(plan_t, field), .help = (help_) \
     }
+#define BENCH_OPTION_HOLD(plan_t) \
+    BENCH_OPTION_FLAG(plan_t, hold, "leave no CPU of the machine idle: for virtual machines")
 #define BENCH_OPTION_JSON(plan_t) BENCH_OPTION_FLAG(plan_t, json, "one JSON object a line")
 
 extern const char *const bench_transports[];
@@ -71,13 +74,19 @@ bool bench_init(int threads, int isa);
 int bench_iters(const bench_plan_t *plan, size_t bytes);
 int bench_warmup(const bench_plan_t *plan, size_t bytes);
 
-/* ---- Machine (bench_machine.c, bench_report.c) --------------------------------------------------- */
+/* ---- Machine (bench_machine.c, bench_hold.c, bench_report.c) -------------------------------------- */
 
 int64_t bench_now_ns(void);
 /* CPUs that the calling thread may use, at least 1. */
 int bench_allowed(void);
 /* Leaves the calling thread CPUs number first .. first+count-1 of the allowed ones, modulo their number. */
 void bench_pin(long first, int count);
+/*
+ * From begin to end, if it is wanted, a task of the lowest priority is on every CPU of the machine, also on those that
+ * the bench may not use. Before the library is initialised. `end` takes what `begin` returned.
+ */
+int bench_hold_begin(bool wanted);
+void bench_hold_end(int held);
 /* A row of tw_info; "unknown" if there is none. */
 const char *bench_info(const char *section, const char *name);
 

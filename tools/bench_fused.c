@@ -20,6 +20,7 @@ static const cli_option_t options[] = {
      .help = "take the shapes from a file, or from one of bench/shapes"},
     BENCH_OPTION_FLAG(fused_plan_t, explain, "say which schedule was chosen and why"),
     BENCH_OPTION_FLAG(fused_plan_t, peers, "time torch with gloo, and with Open MPI, in the same iterations"),
+    BENCH_OPTION_HOLD(fused_plan_t),
     BENCH_OPTION_JSON(fused_plan_t),
     {.name = NULL},
 };
@@ -213,7 +214,9 @@ int bench_fused(int argc, char **argv)
         return refused;
     if (plan.peers)
         fused_peers_find(&plan);
+    const int held = bench_hold_begin(plan.hold);
     const int status = fused_run(&plan, command.name, NULL);
+    bench_hold_end(held);
     fused_peers_forget(&plan);
     return status;
 }

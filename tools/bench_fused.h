@@ -86,7 +86,7 @@ typedef struct fused_plan {
     int experts;
     double hot;         /* share of one expert, negative: none is hot */
     cli_shape_t shared; /* m is 0: no shared expert */
-    bool json, peers, explain;
+    bool json, hold, peers, explain;
     cli_shapes_t shapes;
     const char *shapes_file, *folder; /* of the command line, not for ranks */
     int n_cases;

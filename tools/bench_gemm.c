@@ -26,6 +26,7 @@ static const cli_option_t options[] = {
     BENCH_OPTION_WARMUP(gemm_plan_t, "iterations before them (20, 3)"),
     BENCH_OPTION_FLAG(gemm_plan_t, plain, "pass the weight as it is instead of packed"),
     BENCH_OPTION_FLAG(gemm_plan_t, peers, "time torch in the same iterations"),
+    BENCH_OPTION_HOLD(gemm_plan_t),
     BENCH_OPTION_JSON(gemm_plan_t),
     {.name = NULL},
 };
@@ -335,5 +336,8 @@ int bench_gemm(int argc, char **argv)
     const int refused = parse_plan(argc, argv, &plan);
     if (refused >= 0)
         return refused;
-    return bench_init(plan.threads, plan.isa) && run_plan(&plan, &wrong) && !wrong ? 0 : 1;
+    const int held = bench_hold_begin(plan.hold);
+    const bool ok = bench_init(plan.threads, plan.isa) && run_plan(&plan, &wrong) && !wrong;
+    bench_hold_end(held);
+    return ok ? 0 : 1;
 }

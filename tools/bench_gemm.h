@@ -22,6 +22,7 @@ typedef struct gemm_plan {
     int warmup; /* -1: by size */
     bool plain; /* x2 as it is, not packed */
     bool json;
+    bool hold;
     bool peers;
     cli_shapes_t shapes;
 } gemm_plan_t;

@@ -37,6 +37,7 @@ static const cli_option_t options[] = {
      .help = "sizes, rounded down to whole elements per rank (8,64,512,4K,64K,1M,8M,64M)"},
     BENCH_OPTION_WORD(bench_plan_t, memory, "M", bench_memories, "kind of buffers (symmetric)"),
     BENCH_OPTION_FLAG(bench_plan_t, peers, "time Open MPI in the same iterations"),
+    BENCH_OPTION_HOLD(bench_plan_t),
     BENCH_OPTION_JSON(bench_plan_t),
     {.name = NULL},
 };
@@ -156,7 +157,9 @@ int cmd_bench(int argc, char **argv)
     }
     const bench_launch_t launch = {
         .who = command.name, .meeting = &board->meeting, .path = path, .word = "bench-rank", .run = bench_run_rank};
+    const int held = bench_hold_begin(plan.hold);
     int status = bench_launch(&launch);
+    bench_hold_end(held);
     if (status == 0 && board->any_wrong != 0)
         status = 1;
     bench_shared_close(board);

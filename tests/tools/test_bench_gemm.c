@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tilewire bench gemm` as a user runs it, on small products: what it says, not how fast they are. */
 #define _GNU_SOURCE
+#include <signal.h>
+
 #include "cpu/cpu.h"
 #include "harness/test.h"
 #include "tools/json_line.h"
@@ -117,6 +119,21 @@ TEST(table_says_what_was_measured)
     CHECK_CONTAINS(out_of(&tool), "32,32,32");
     CHECK_CONTAINS(out_of(&tool), "pinned: 1 of ");
     CHECK_CONTAINS(out_of(&tool), "at least one row in 16");
+}
+
+/* Tasks on all CPUs end with the bench, also if it is killed: one that stays holds the pipe, and the case never ends. */
+TEST(hold)
+{
+    tool_t tool;
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--json", "--hold", "--iters", "3", "--shape", "37,67,45"), 0);
+    CHECK(says(out_of(&tool), "verified", "true"));
+    CHECK_EQ(RUN(&tool, "bench", "all_reduce", "--json", "--hold", "--iters", "3", "--bytes", "64"), 0);
+    CHECK(says(out_of(&tool), "verified", "true"));
+    START(&tool, "bench", "gemm", "--hold", "--shape", "37,67,45", "--iters", "100000");
+    while (tool.out[0].used == 0 && read_more(&tool))
+        continue;
+    CHECK_EQ(kill(tool.pid, SIGKILL), 0);
+    CHECK_EQ(finish(&tool), 128 + SIGKILL);
 }
 
 /* ---- Verification ------------------------------------------------------------------------------ */
