@@ -98,7 +98,7 @@ static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
     const int64_t lane = twi_gemm_lane_bytes(plan->kernel->lane);
     if (low && (plan->direct || (plan->widens && plan->problem->weight && !plan->quantised)))
         return plan->k_pad; /* B goes by once */
-    if (plan->k_pad * lane <= whole_bytes(plan))
+    if (!low && plan->k_pad * lane <= whole_bytes(plan))
         return plan->k_pad;
     const bool tiles = is_tiles(plan) && (low || plan->kernel->lane != TWI_LANE_F16X2);
     return even_blocks(plan->k_pad, (tiles ? TILES_BYTES : LANES_BYTES) / lane);
