@@ -7,7 +7,7 @@
 
 #include "base/sizes.h"
 
-enum { KEPT_BYTES = 1 << 20, KEPT_GROUPS = 1024 };
+enum { KEPT_BYTES = (2 << 20) - (64 << 10), KEPT_GROUPS = 1024 };
 
 static _Atomic(twi_gemm_space_t *) kept; /* acquired by whoever takes it, pairs with the release of give */
 
@@ -15,7 +15,7 @@ static _Atomic(twi_gemm_space_t *) kept; /* acquired by whoever takes it, pairs 
 static bool is_small(const twi_gemm_plan_t *plan)
 {
     const int64_t room = KEPT_BYTES - (int64_t)plan->worker_bytes;
-    const int64_t panels = twi_ceil_div(plan->blocks.mb, plan->kernel->mr);
+    const int64_t panels = twi_ceil_div(plan->blocks.stack, plan->kernel->mr);
     return room > 0 && plan->panel_bytes <= room / panels && plan->problem->n_groups <= KEPT_GROUPS;
 }
 

@@ -6,7 +6,7 @@
  * while the panels of B go by. A k-block of a panel of B stays in a cache, for tiles the first, while it meets all
  * panels of the stack; the sums are stored between k-blocks, which therefore are as long as that allows. B comes from
  * further away, and tiles take it as fast as it can come: so they have as many rows in a stack as fit with all of their
- * k. Where B is converted or packed on the way, which costs the same for any number of rows, a stack is higher still;
+ * k. Where B is dequantised or packed on the way, which costs the same for any number of rows, a stack is higher still;
  * where k is long, fewer rows at a time are better than more passes, whose sums come from further away.
  */
 #include "base/config.h"
@@ -28,7 +28,7 @@ enum {
     ROOM = 4,
     ROOM_QUANTISED = 6,     /* for tiles, if B is dequantised on the way: that is worth some misses */
     COLUMNS = 256,          /* nb, if there are several passes */
-    SUMS_BYTES = 512 << 10, /* of a strip and nb columns */
+    SUMS_BYTES = 512 << 10, /* of a stack and nb columns */
     LINE_BYTES = 64,
 };
 
@@ -82,15 +82,20 @@ static int64_t choose_stack(const twi_gemm_plan_t *plan)
         return ROWS;
     const int64_t row_bytes = at_least(plan->k_pad * twi_gemm_lane_bytes(plan->kernel->lane), 1);
     const int64_t rows = at_most(at_least(stack_room(plan) / row_bytes, TILES_LEAST), TILES_MOST);
-    return problem->counts || problem->m == 0 ? rows : twi_ceil_div(problem->m, twi_ceil_div(problem->m, rows));
+    return problem->n_groups > 1 || problem->m == 0 ? rows : twi_ceil_div(problem->m, twi_ceil_div(problem->m, rows));
 }
 
-/* Bytes of a column up to which k is one block for tiles. Blocks with padding cannot be dequantised by the kernel. */
+/*
+ * Bytes of a column up to which k is one block for tiles, if there are more of them than one for each group. Blocks with
+ * padding cannot be dequantised by the kernel.
+ */
 static int64_t whole_bytes(const twi_gemm_plan_t *plan)
 {
-    if (!is_tiles(plan) || !plan->problem->weight || plan->lanes)
+    const twi_gemm_problem_t *problem = plan->problem;
+    if (!is_tiles(plan) || !problem->weight || plan->lanes ||
+        problem->m <= plan->kernel->mr * at_least(problem->n_groups, 1))
         return 0;
-    return !plan->quantised ? TILES_WHOLE : plan->k_pad == plan->problem->k ? MADE_WHOLE : 0;
+    return !plan->quantised ? TILES_WHOLE : plan->k_pad == problem->k ? MADE_WHOLE : 0;
 }
 
 static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
@@ -98,7 +103,7 @@ static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
     const int64_t lane = twi_gemm_lane_bytes(plan->kernel->lane);
     if (low && (plan->direct || (plan->widens && plan->problem->weight && !plan->quantised)))
         return plan->k_pad; /* B goes by once */
-    if (!low && plan->k_pad * lane <= whole_bytes(plan))
+    if (plan->k_pad * lane <= whole_bytes(plan))
         return plan->k_pad;
     const bool tiles = is_tiles(plan) && (low || plan->kernel->lane != TWI_LANE_F16X2);
     return even_blocks(plan->k_pad, (tiles ? TILES_BYTES : LANES_BYTES) / lane);

@@ -114,7 +114,8 @@ static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed
     const int64_t sums_bytes = plan->blocks.kb < plan->k_pad ? (int64_t)kernel->mr * kernel->nr * 4 : 0;
     const char *a = (const char *)w->strip->a + block.k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane);
     const char *ahead = read_next(w, &block, next);
-    const int64_t share = ahead ? block.k_count * kernel->nr * plan->stored_bytes / n : 0;
+    const int64_t bytes = ahead ? block.k_count * kernel->nr * plan->stored_bytes : 0;
+    const int64_t share = twi_round_up(twi_ceil_div(bytes, n), LINE_BYTES);
     char *sums = sums_of(w, &block);
     twi_strip_feed_lead(feed);
     twi_gemm_call_t call = {

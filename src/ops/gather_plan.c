@@ -108,11 +108,12 @@ static int64_t queue_of(const twi_op_t *op, const gather_t *g, const gather_stri
     return found[0];
 }
 
-/* As high as a product alone has them, but that most have rows of one source only. */
+/* If a source has whole panels, as high as in a product alone, but most have rows of one source only. */
 static int64_t strip_rows(const twi_op_t *op, int64_t group_rows)
 {
-    const int64_t each = group_rows / op->size, whole = each - each % op->plan.kernel->mr;
-    return whole > TWI_STRIP_ROWS ? twi_least(whole, twi_products_rows(&op->plan)) : TWI_STRIP_ROWS;
+    const int64_t each = group_rows / op->size, height = twi_products_height(op, &op->plan, group_rows);
+    const int64_t rows = each % op->plan.kernel->mr == 0 ? twi_least(each, height) : 0;
+    return rows > TWI_STRIP_ROWS ? rows : TWI_STRIP_ROWS;
 }
 
 /*

@@ -32,8 +32,8 @@ mm_rows_t twi_mm_batch_rows(const twi_op_t *op, const mm_reduce_t *r, const mm_b
 
 static int64_t batch_rows(const twi_op_t *op)
 {
-    const int64_t rows = op->problem.product.m / twi_least(op->size, BATCHES_MOST);
-    return twi_least(op->plan.blocks.stack, rows > TWI_STRIP_ROWS ? rows : TWI_STRIP_ROWS);
+    const int64_t m = op->problem.product.m, rows = m / twi_least(op->size, BATCHES_MOST);
+    return twi_least(twi_products_height(op, &op->plan, m), rows > TWI_STRIP_ROWS ? rows : TWI_STRIP_ROWS);
 }
 
 static int panels_of(const twi_op_t *op, const mm_strip_t *strip)

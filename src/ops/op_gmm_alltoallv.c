@@ -228,6 +228,7 @@ static tw_status_t create(twi_op_t *op)
     for (int64_t j = 1; j < product->n_groups; j++)
         g->group_row[j] = g->group_row[j - 1] + twi_gmm_expert_rows(op, send, g->counts.experts, j - 1);
     choose(op, g);
+    g->products.panels_most = twi_ceil_div(TWI_STRIP_ROWS, op->plan.kernel->mr);
     TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
     const int64_t y_rows = twi_counts_before(twi_counts_of(op, &g->counts, op->rank, 1), g->counts.experts * op->size);
     const int64_t rows = product->m > y_rows ? product->m : y_rows;

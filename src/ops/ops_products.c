@@ -18,6 +18,16 @@ void twi_products_plan(twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
     twi_gemm_plan(problem, plan_out);
 }
 
+int64_t twi_products_height(const twi_op_t *op, const twi_gemm_plan_t *plan, int64_t rows)
+{
+    const int64_t wanted = op->ops->n_workers > 1 ? (int64_t)ITEMS_PER_WORKER * op->ops->n_workers : 1;
+    const int64_t chunks = twi_ceil_div(plan->problem->n, CHUNK_COLUMNS), mr = plan->kernel->mr;
+    int64_t height = plan->blocks.stack;
+    while (height > TWI_STRIP_ROWS && twi_ceil_div(rows, height) * chunks < wanted)
+        height = twi_round_up(twi_ceil_div(height, 2), mr);
+    return height;
+}
+
 static void cut_columns(const twi_op_t *op, twi_products_t *p, int64_t rounds, int64_t cols)
 {
     const int64_t workers = op->ops->n_workers, items = p->n_strips * rounds;

@@ -12,13 +12,18 @@ static void pack(twi_op_t *op, const twi_gemm_strip_t *strip, int64_t row, int r
     twi_gemm_pack_rows(&op->shared_plan, (const char *)problem->a + at, problem->lda, rows, dst);
 }
 
+static int64_t strip_rows(const twi_op_t *op)
+{
+    return twi_products_height(op, &op->shared_plan, op->problem.shared.m);
+}
+
 tw_status_t twi_shared_create(twi_op_t *op, twi_products_t *products)
 {
     *products = (twi_products_t){.plan = &op->shared_plan, .panels = &op->memory->panels[1], .pack = pack};
     if (!op->problem.has_shared)
         return TW_OK;
     twi_products_plan(&op->problem.shared, &op->shared_plan);
-    return twi_products_create(op, products, twi_ceil_div(op->problem.shared.m, op->shared_plan.blocks.stack), 1,
+    return twi_products_create(op, products, twi_ceil_div(op->problem.shared.m, strip_rows(op)), 1,
                                op->problem.shared.n);
 }
 
@@ -32,7 +37,7 @@ void twi_shared_queue(twi_queue_t *queue, const twi_products_t *products,
 
 void twi_shared_run(twi_op_t *op, twi_products_t *products, int64_t item, twi_op_worker_t *worker)
 {
-    const int64_t number = item / products->n_chunks, height = op->shared_plan.blocks.stack;
+    const int64_t number = item / products->n_chunks, height = strip_rows(op);
     const int64_t first = number * height;
     const int64_t left = op->problem.shared.m - first;
     const int64_t chunk = item % products->n_chunks;

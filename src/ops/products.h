@@ -45,6 +45,12 @@ static inline int64_t twi_products_rows(const twi_gemm_plan_t *plan)
     return plan->blocks.mb > TWI_STRIP_ROWS ? plan->blocks.mb : TWI_STRIP_ROWS;
 }
 
+/*
+ * Of so many rows those that are multiplied together: as many as in a product alone, but so that all workers have
+ * something to do. TWI_STRIP_ROWS of them, or fewer if the plan has fewer, are never cut.
+ */
+int64_t twi_products_height(const twi_op_t *op, const twi_gemm_plan_t *plan, int64_t rows);
+
 /* Strip `number`, of which `strip` has all but its panels; with no columns it does nothing. */
 void twi_products_run(twi_op_t *op, twi_products_t *products, int64_t number, twi_gemm_strip_t *strip,
                       twi_op_worker_t *worker);

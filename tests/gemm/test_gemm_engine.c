@@ -702,7 +702,8 @@ MM_TEST(heights)
         int item_bytes;
         int64_t group;
     } weights[] = {{TWI_GEMM_BF16, 2, 0}, {TWI_GEMM_F16, 2, 0}, {TWI_GEMM_S8, 1, 0}, {TWI_GEMM_BF16, 1, 64}};
-    enum { MOST_BYTES = 2 << 20, LEAST_ROWS = 128, MOST_ROWS = 1024 };
+    enum { LEAST_ROWS = 128, MOST_ROWS = 1024 };
+    const int64_t l2 = (int64_t)twi_cpu_topology()->l2_bytes, most_bytes = l2 == 0 || l2 > 2 << 20 ? 2 << 20 : l2;
     for (int64_t i = 0; i < 4 * MM_LENGTH(weights); i++) {
         const tw_weight_t weight = {.item_bytes = weights[i / 4].item_bytes, .group = weights[i / 4].group};
         const int64_t sizes[] = {256, 1024, 2560, 16384}, k = sizes[i % 4];
@@ -716,7 +717,7 @@ MM_TEST(heights)
             CHECK(stack <= plan.blocks.mb && plan.blocks.mb < (m > MOST_ROWS ? MOST_ROWS : m) + 2 * mr + 256);
             if (level != TWI_ISA_AMX)
                 continue;
-            CHECK(m <= mr || bytes < MOST_BYTES);
+            CHECK(m <= mr || bytes < most_bytes);
             CHECK(stack >= (m < LEAST_ROWS ? m : LEAST_ROWS / 2) && stack < MOST_ROWS + mr);
             CHECK(n * stack - m < n * mr); /* equal ones, rounded up */
         }

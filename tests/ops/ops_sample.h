@@ -135,18 +135,4 @@ static inline void op_try_long_k(tw_comm_t *comm, op_kind_t kind, uint64_t seed)
     }
 }
 
-/* So many rows that tiles of AMX are multiplied for more than TWI_STRIP_ROWS of them together. */
-static inline void op_try_tall(tw_comm_t *comm, op_kind_t kind, int64_t m, uint64_t seed)
-{
-    static const int rounds[] = {TW_ROUNDS_AUTO, 1, 2, TW_ROUNDS_UNFUSED};
-    panels_random_t random = panels_random(seed);
-    for (int way = 0; way < MM_LENGTH(rounds); way++) {
-        op_case_t c =
-            op_sample(kind, &op_float_types[way % 2], tw_comm_size(comm), (op_shape_t){m, 40, 50}, way, &random);
-        c.packed = true;
-        c.rounds = rounds[way];
-        op_try(comm, &c);
-    }
-}
-
 #endif

@@ -44,11 +44,6 @@ TEST_RANKS(large, "2,3,4")(tw_comm_t *comm)
     }
 }
 
-TEST_RANKS(tall, "2,3")(tw_comm_t *comm)
-{
-    op_try_tall(comm, OP_ALL_GATHER_MM, 701, default_seed + 300u);
-}
-
 TEST_RANKS(empty, "1,3")(tw_comm_t *comm)
 {
     static const op_shape_t none[] = {{0, 5, 7}, {0, 1, 1}, {2, 3, 4}};

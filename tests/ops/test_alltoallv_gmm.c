@@ -29,11 +29,6 @@ TEST_RANKS(many_experts, "2,4")(tw_comm_t *comm)
     grouped_many(comm, OP_ALLTOALLV_GMM, default_seed);
 }
 
-TEST_RANKS(tall, "2,3")(tw_comm_t *comm)
-{
-    op_try_tall(comm, OP_ALLTOALLV_GMM, 1403, default_seed + 300u);
-}
-
 /* To the experts: the tokens are sent. */
 TEST_RANKS(example, "2")(tw_comm_t *comm)
 {

@@ -53,11 +53,6 @@ TEST_RANKS(long_k, "2")(tw_comm_t *comm)
     op_try_long_k(comm, OP_MM_ALL_REDUCE, default_seed + 200u);
 }
 
-TEST_RANKS(tall, "2,3")(tw_comm_t *comm)
-{
-    op_try_tall(comm, OP_MM_ALL_REDUCE, 1401, default_seed + 300u);
-}
-
 /* x2 lies otherwise on every rank: that is nobody else's business. */
 TEST_RANKS(layouts_of_ranks, "2,4")(tw_comm_t *comm)
 {

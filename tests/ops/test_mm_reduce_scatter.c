@@ -52,11 +52,6 @@ TEST_RANKS(long_k, "2")(tw_comm_t *comm)
     op_try_long_k(comm, OP_MM_REDUCE_SCATTER, default_seed + 200u);
 }
 
-TEST_RANKS(tall, "2,3")(tw_comm_t *comm)
-{
-    op_try_tall(comm, OP_MM_REDUCE_SCATTER, 1404, default_seed + 300u);
-}
-
 /* No rows, or no columns: nothing is touched, and all goes on. */
 TEST_RANKS(empty, "1,2,3,8")(tw_comm_t *comm)
 {

@@ -128,6 +128,30 @@ static void some_of_all(tw_comm_t *comm, void *arg)
     }
 }
 
+/*
+ * So many rows that tiles of AMX are multiplied for more than TWI_STRIP_ROWS of them together, and by several workers in
+ * chunks of columns; of a shared expert, too.
+ */
+static void tall(tw_comm_t *comm, void *arg)
+{
+    static const int rounds[] = {TW_ROUNDS_AUTO, 2, TW_ROUNDS_UNFUSED};
+    const int size = tw_comm_size(comm);
+    panels_random_t random = panels_random(default_seed + 50u + *(const uint64_t *)arg);
+    for (int i = 0; i < OP_KINDS * MM_LENGTH(rounds); i++) {
+        const op_kind_t kind = (op_kind_t)(i % OP_KINDS);
+        const int64_t rows = (int64_t)704 * size, m = kind == OP_ALL_GATHER_MM ? rows / size : rows;
+        op_case_t c = op_sample(kind, &op_float_types[i % 2], size, (op_shape_t){m, 40, 130}, i, &random);
+        c.packed = true;
+        c.rounds = rounds[i / OP_KINDS];
+        if (c.experts > 0) {
+            c.shared_m = rows;
+            c.shared_k = 33;
+            c.shared_n = 130;
+        }
+        op_try(comm, &c);
+    }
+}
+
 static void with_setting(const char *name, const char *value, tw_transport_t transport, int n,
                          void (*body)(tw_comm_t *, void *), uint64_t seed)
 {
@@ -159,6 +183,8 @@ TEST_BODY(thousand_calls_workers_4_of_3, "TILEWIRE_THREADS", "4", 3, thousand)
 TEST_BODY(calls_workers_4_of_1, "TILEWIRE_THREADS", "4", 1, hundred)
 TEST_BODY(calls_workers_4_of_4, "TILEWIRE_THREADS", "4", 4, hundred)
 TEST_BODY(calls_workers_4_of_7, "TILEWIRE_THREADS", "4", 7, hundred)
+TEST_BODY(tall_workers_1, "TILEWIRE_THREADS", "1", 2, tall)
+TEST_BODY(tall_workers_3, "TILEWIRE_THREADS", "3", 2, tall)
 TEST_SETTING(small_memory, "TILEWIRE_FUSE_BYTES", "64K", 3)
 TEST_SETTING(small_memory_8, "TILEWIRE_FUSE_BYTES", "128K", 8)
 TEST_SETTING(no_spinning, "TILEWIRE_SPIN", "0", 3)

@@ -2,6 +2,7 @@
 /* The cost model: each of its prices turns a choice, and so do wishes and slots that are too small. */
 #include "harness/test.h"
 #include "ops/model.h"
+#include "ops/products.h"
 
 typedef struct choice {
     twi_gemm_problem_t problem;
@@ -126,4 +127,24 @@ TEST(rounds)
     CHECK_CHOICE(&c, true, 2, "as many as the slots need");
     c.args.wish = TW_ROUNDS_AUTO;
     CHECK_CHOICE(&c, true, 2, "the slots hold no more of it at a time");
+}
+
+/* Rows that are multiplied together: those of the plan, fewer if workers would have nothing to do, but not too few. */
+TEST(heights)
+{
+    choice_t c;
+    twi_ops_t ops = {.n_workers = 1};
+    const twi_op_t op = {.ops = &ops};
+    open_choice(&c, find_kernel(TWI_ISA_AMX, TWI_LANE_BF16), 2048, 256, 128);
+    c.plan.blocks.stack = 1024;
+    CHECK_EQ(twi_products_height(&op, &c.plan, 2048), 1024);
+    ops.n_workers = 2; /* 8 items: 2 chunks of columns and 4 strips */
+    CHECK_EQ(twi_products_height(&op, &c.plan, 2048), 512);
+    ops.n_workers = 8;
+    CHECK_EQ(twi_products_height(&op, &c.plan, 2048), TWI_STRIP_ROWS);
+    c.problem.n = 4096;
+    CHECK_EQ(twi_products_height(&op, &c.plan, 2048), 1024);
+    c.problem.n = 128;
+    c.plan.blocks.stack = 128;
+    CHECK_EQ(twi_products_height(&op, &c.plan, 2048), 128);
 }
