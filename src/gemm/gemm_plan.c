@@ -18,12 +18,13 @@ enum {
     TILES_LEAST = 128,  /* rows of a stack for tiles: for fewer of them B would go by too often, */
     TILES_MOST = 1024,  /* and enough of them */
     PLAIN_TALLER = 4,   /* a strip where panels of B are packed on the way is so many times as tall */
-    TILES_BYTES = 1024, /* of a column of a k-block for tiles, which take B as fast as the first-level cache has it, */
-    TILES_NEAR = 1280,  /* of which that has so many: */
-    TILES_WHOLE = 2048, /* up to here it is one k-block: no sums in between is worth some of B from the second, */
-    MADE_WHOLE = 8192,  /* and up to here if B is dequantised: all of a column by its first tile */
-    LANES_BYTES = 4096, /* for all whose steps leave time to bring B from the second-level cache, F16X2 too */
-    L2_BYTES = 1 << 20, /* of the second-level cache, if that is not known, */
+    TILES_BYTES = 1024, /* of a column of a k-block for tiles, which take B as fast as the first-level cache has it */
+    TILES_WHOLE =
+        2048,          /* up to here k is one block for tiles: to have no sums in between is worth some of B from the */
+    TILES_NEAR = 1280, /* second-level cache, all but so many bytes; */
+    MADE_WHOLE = 8192, /* up to here if B is dequantised, all of a column by its first tile */
+    LANES_BYTES = 4096,      /* for all whose steps leave time to bring B from the second-level cache, F16X2 too */
+    L2_BYTES = 1 << 20,      /* of the second-level cache, if that is not known, */
     L2_BYTES_MOST = 2 << 20, /* and of which use is made. Eighths of it for a stack of A in a pass: */
     ROOM = 4,
     ROOM_QUANTISED = 6,     /* for tiles, if B is dequantised on the way: that is worth some misses */
@@ -127,8 +128,9 @@ static twi_gemm_blocks_t choose_blocks(const twi_gemm_plan_t *plan)
     blocks.stack = settle(wanted->stack, stack, kernel->mr, blocks.mb);
     blocks.kb = settle(wanted->kb, choose_kb(plan, low), kernel->ks, plan->k_pad);
     const int64_t fits = at_least(stack_room(plan) / (blocks.stack * twi_gemm_lane_bytes(kernel->lane)), 1);
-    const int64_t pass =
-        low ? plan->k_pad : even_blocks(plan->k_pad, is_tiles(plan) ? at_least(fits / 8 * 7, 1) : fits);
+    /* even_blocks makes one block of up to 3/2 of what it is given: for tiles that is too much of their cache */
+    const int64_t each = is_tiles(plan) ? at_least(fits / 8 * 7, 1) : fits;
+    const int64_t pass = low ? plan->k_pad : even_blocks(plan->k_pad, each);
     blocks.pass = settle(wanted->pass, pass, blocks.kb, plan->k_pad);
     blocks.nb = settle(wanted->nb, at_most(COLUMNS, SUMS_BYTES / (blocks.stack * 4)), kernel->nr, problem->n);
     return blocks;
