@@ -210,9 +210,10 @@ static tw_status_t create(twi_op_t *op)
     if (!g)
         return TW_ERR_NO_MEMORY;
     op->state = g;
+    product->blocks.mb = TWI_STRIP_ROWS;    /* peers know the strips */
     static const twi_gemm_hook_t some_hook; /* strips have their own */
     product->hook = op->size > 1 ? &some_hook : NULL;
-    twi_products_plan(product, &op->plan);
+    twi_gemm_plan(product, &op->plan);
     product->hook = NULL;
     g->row_bytes = product->n * (int64_t)twi_dtype_bytes(product->epilogue.out_type);
     g->products = (twi_products_t){.plan = &op->plan, .panels = &op->memory->panels[0], .pack = twi_products_pack_rows};
@@ -228,7 +229,6 @@ static tw_status_t create(twi_op_t *op)
     for (int64_t j = 1; j < product->n_groups; j++)
         g->group_row[j] = g->group_row[j - 1] + twi_gmm_expert_rows(op, send, g->counts.experts, j - 1);
     choose(op, g);
-    g->products.panels_most = twi_ceil_div(TWI_STRIP_ROWS, op->plan.kernel->mr);
     TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
     const int64_t y_rows = twi_counts_before(twi_counts_of(op, &g->counts, op->rank, 1), g->counts.experts * op->size);
     const int64_t rows = product->m > y_rows ? product->m : y_rows;

@@ -29,8 +29,8 @@ struct twi_products {
 };
 
 /*
- * How a product of an operator is computed: weights that are packed on the way share strips that are as low as those in
- * which ranks tell each other what is there.
+ * How a product of an operator is computed if the rows that are multiplied together are its own affair. Those of weights
+ * that are packed on the way are no more than ranks tell each other of.
  */
 void twi_products_plan(twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out);
 

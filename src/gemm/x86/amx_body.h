@@ -42,7 +42,7 @@ AMX_INLINE void amx_fence(void)
 /*
  * Nothing else is prefetched: panels are in the second-level cache, and asking for them earlier slows the
  * steps down. With few rows what is ahead is used at once, with many rows by later calls: T2 leaves it in the
- * second-level cache, as T1 does, but for a little less.
+ * second-level cache, as T1 does, and costs a little less.
  */
 AMX_INLINE const char *amx_ahead(const char *ahead, int64_t lines, int lower)
 {
