@@ -265,10 +265,10 @@ static bool block_after(const strip_work_t *w, const strip_block_t *block, strip
     return col < right;
 }
 
-/* Whether it only rounds. */
+/* Whether it rounds once, to 16 bits. */
 static bool rounds(const twi_gemm_epilogue_t *e)
 {
-    return !e->integer && !e->fbias && !e->x3 && (e->out_type == TWI_FP16 || e->out_type == TWI_BFP16);
+    return !e->x3 && (e->out_type == TWI_FP16 || e->out_type == TWI_BFP16);
 }
 
 static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *strip, void *memory)

@@ -61,7 +61,8 @@ typedef struct twi_gemm_ready {
     const twi_gemm_part_t *part; /* NULL: none */
     const twi_gemm_epilogue_t *epilogue;
     twi_gemm_row_fn *row;
-    bool cast; /* nothing but rounding to 16 bits, and that of whole rows of fp32 that are not denormal, to one place */
+    bool cast;      /* rounds once, to 16 bits, without x3 and addends, */
+    bool add;       /* or to bf16 and with addends, of as many columns: then kernels need `row` for rare values only */
 } twi_gemm_ready_t; /* of TWI_GEMM_ROW_COLS columns, which are also those of its sums */
 
 /*

@@ -50,7 +50,7 @@ typedef struct strip_work {
     twi_gemm_epilogue_t epilogue; /* its vectors are those of the group */
     twi_gemm_row_fn *row[2];      /* of it: without addends, and with them */
     int64_t out_bytes;            /* of an element */
-    bool rounds;                  /* it does nothing but round to 16 bits */
+    bool rounds;                  /* it rounds once, to 16 bits */
     bool widens;                  /* the kernel makes lanes of panels of B, for each tile anew, */
     bool scales;                  /* also of int8 weights, if it can use their scales */
     strip_memory_t memory;

@@ -107,6 +107,6 @@ void twi_strip_hand(const strip_work_t *w, twi_gemm_ready_t *ready_out)
         return;
     ready_out->epilogue = &w->epilogue;
     ready_out->row = w->row[part->addends != NULL];
-    ready_out->cast =
-        w->rounds && part->n_also == 0 && !part->addends; /* sums of kernels with tiles are not denormal */
+    ready_out->cast = w->rounds && !part->addends;
+    ready_out->add = w->rounds && part->addends && w->epilogue.out_type == TWI_BFP16;
 }

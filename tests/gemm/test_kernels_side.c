@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What kernels with tile registers do for the vector unit besides their products: tiles that are finished, sums that
- * are cast, fp16 that is split, and int8 that becomes bf16. In pieces of any size, with each other and with other work,
+ * are cast and added up, fp16 that is split, and int8 that becomes bf16. In pieces of any size, with each other and with other work,
  * in calls of few and of many steps; the sums of the call itself must not change. Memory ends where arrays end.
  */
 #include <stdlib.h>
@@ -143,6 +143,134 @@ static void try_cast(const twi_gemm_kernel_t *kernel, int rows, bool f16, bool s
         if (at < 0 || (size_t)at % step >= LINE)
             CHECK_EQ(room.data[i], PANELS_FILLING);
     }
+}
+
+/* ---- Tiles that are rounded once --------------------------------------------------------------- */
+
+enum { ADDENDS_MAX = 4, ALSO_MAX = 2 };
+
+/* A tile with all that it may need; what is finished by the portable level goes to `wanted`. */
+typedef struct short_case {
+    _Alignas(64) float sums[SIDE * SIDE];
+    _Alignas(64) uint16_t places[1 + ALSO_MAX][SIDE * SIDE], wanted[1 + ALSO_MAX][SIDE * SIDE];
+    uint16_t addends[ADDENDS_MAX][SIDE * SIDE];
+    int32_t ibias[2 * SIDE];
+    float scale[2 * SIDE], fbias[2 * SIDE], token[2 * SIDE];
+    const void *addend_at[ADDENDS_MAX];
+    twi_gemm_also_t also[ALSO_MAX];
+} short_case_t;
+
+/* Small enough at times that results are denormal, and large enough that they overflow. */
+static float random_factor(void)
+{
+    static const int exponents[] = {0, 0, -60, -126, -140, 90};
+    return ldexpf((float)panels_below(&rng, 4097) - 2048.0f,
+                  exponents[panels_below(&rng, (int64_t)(sizeof exponents / sizeof exponents[0]))] - 11);
+}
+
+static void fill_short(short_case_t *c, bool integer)
+{
+    for (int i = 0; i < SIDE * SIDE; i++) {
+        const uint32_t bits = (uint32_t)panels_next(&rng) >> panels_below(&rng, 32);
+        c->sums[i] = random_sum();
+        if (integer)
+            memcpy(&c->sums[i], &bits, 4);
+        for (int a = 0; a < ADDENDS_MAX; a++)
+            c->addends[a][i] = (uint16_t)panels_next(&rng);
+    }
+    for (int j = 0; j < 2 * SIDE; j++) {
+        c->ibias[j] = (int32_t)panels_next(&rng);
+        c->scale[j] = random_factor();
+        c->fbias[j] = random_factor();
+        c->token[j] = random_factor();
+    }
+    memset(c->places, PANELS_FILLING, sizeof c->places);
+    memset(c->wanted, PANELS_FILLING, sizeof c->wanted);
+}
+
+/* Own sums often are the negative of an addend, nearly or just so: what is left is denormal, or zero. */
+static void cancel(short_case_t *c, int addend)
+{
+    for (int i = 0; i < SIDE * SIDE; i += 1 + (int)panels_below(&rng, 3)) {
+        const uint16_t small =
+            (uint16_t)(0x80 + panels_below(&rng, 0x200)); /* the least of those that are not denormal */
+        c->sums[i] = twi_f32_from_bf16(small);
+        c->addends[addend][i] = (uint16_t)((small | 0x8000) + panels_below(&rng, 3));
+    }
+}
+
+static void finish_short(short_case_t *c, twi_gemm_part_t part, const twi_gemm_epilogue_t *epilogue)
+{
+    twi_gemm_also_t also[ALSO_MAX];
+    for (int i = 0; i < part.n_also; i++)
+        also[i] = (twi_gemm_also_t){.at = (char *)c->wanted[1 + i], .step = LINE};
+    part.out = c->wanted[0];
+    part.also = also;
+    twi_gemm_finish(TWI_ISA_PORTABLE)(epilogue, &part);
+}
+
+static void try_short(const twi_gemm_kernel_t *kernel, int rows, bool f16, bool adds)
+{
+    static short_case_t c;
+    const bool integer = kernel->lane == TWI_LANE_S8;
+    const int n_addends = adds ? 2 + (int)panels_below(&rng, ADDENDS_MAX - 1) : 0, own = (int)panels_below(&rng, 2);
+    fill_short(&c, integer);
+    if (adds && !integer && panels_below(&rng, 2))
+        cancel(&c, 1 - own);
+    for (int a = 0; a < ADDENDS_MAX; a++)
+        c.addend_at[a] = c.addends[a];
+    for (int i = 0; i < ALSO_MAX; i++)
+        c.also[i] = (twi_gemm_also_t){.at = (char *)c.places[1 + i], .step = LINE};
+    const unsigned has = (unsigned)panels_below(&rng, 16);
+    const twi_gemm_epilogue_t epilogue = {
+        .integer = integer,
+        .out_type = f16 ? TWI_FP16 : TWI_BFP16,
+        .ibias = integer && (has & 1) ? c.ibias : NULL,
+        .scale = integer && (has & 2) ? c.scale : NULL,
+        .token = integer && (has & 4) ? c.token : NULL,
+        .fbias = has & 8 ? c.fbias : NULL,
+    };
+    const twi_gemm_part_t part = {
+        .acc = c.sums,
+        .ld_acc = SIDE,
+        .row = panels_below(&rng, SIDE),
+        .col = panels_below(&rng, SIDE),
+        .rows = rows,
+        .cols = SIDE,
+        .out = c.places[0],
+        .ld_out = SIDE,
+        .also = c.also,
+        .n_also = (int)panels_below(&rng, ALSO_MAX + 1),
+        .stream = (int)panels_below(&rng, 2),
+        .addends = adds ? c.addend_at : NULL,
+        .n_addends = n_addends,
+        .own = own,
+        .ld_addend = SIDE,
+        .addend_ahead = 4096,
+    };
+    finish_short(&c, part, &epilogue);
+    twi_gemm_call_t call = {.ready = {.part = &part,
+                                      .epilogue = &epilogue,
+                                      .row = twi_gemm_row(TWI_ISA_AMX, &epilogue, adds),
+                                      .cast = !adds,
+                                      .add = adds}};
+    run_call(kernel, 1 + (int)panels_below(&rng, MAX_STEPS), panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0,
+             &call);
+    const scalar_format_t format = f16 ? scalar_f16 : scalar_bf16;
+    const uint16_t *got = &c.places[0][0], *wanted = &c.wanted[0][0];
+    for (int i = 0; i < (1 + ALSO_MAX) * SIDE * SIDE; i++)
+        CHECK(got[i] == wanted[i] || (!adds && scalar_is_nan(format, got[i]) && scalar_is_nan(format, wanted[i])));
+}
+
+static void shorts(const twi_gemm_kernel_t *kernel)
+{
+    rng = panels_random(34);
+    for (int trial = 0; trial < 8; trial++)
+        for (int rows = 1; rows <= SIDE; rows++) {
+            try_short(kernel, rows, false, false);
+            try_short(kernel, rows, true, false);
+            try_short(kernel, rows, false, true);
+        }
 }
 
 /* ---- Rows ------------------------------------------------------------------------------------- */
@@ -352,6 +480,21 @@ TEST(casts_bf16)
 TEST(casts_f16)
 {
     try_kernel("twi_gemm_f16_f16_f32_32x32x32__amx", casts);
+}
+
+TEST(shorts_bf16)
+{
+    try_kernel("twi_gemm_bf16_bf16_f32_32x32x32__amx", shorts);
+}
+
+TEST(shorts_f16)
+{
+    try_kernel("twi_gemm_f16_f16_f32_32x32x32__amx", shorts);
+}
+
+TEST(shorts_s8)
+{
+    try_kernel("twi_gemm_s8_s8_s32_32x32x64__amx", shorts);
 }
 
 TEST(rows_bf16)

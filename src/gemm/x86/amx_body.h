@@ -15,6 +15,7 @@
 
 #include "gemm/kernel_touch.h"
 #include "gemm/kernels.h"
+#include "gemm/x86/add_avx512bf16.h"
 #include "gemm/x86/make_avx512bf16.h"
 
 #define AMX_INLINE static inline __attribute__((always_inline))
@@ -96,7 +97,7 @@ AMX_INLINE void amx_store_sums(char *out, int lower)
  * kind times the gaps so far, less all gaps for each piece that is done. Where int8 becomes a panel for the same call
  * there is a gap before each step; at least s + 1 steps are made by the gap before step s, however many were there.
  */
-enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_ROWS = 4, AMX_SPLIT = 8, AMX_DEQUANT = 16, AMX_CALL = 32 };
+enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_ROWS = 4, AMX_SPLIT = 8, AMX_DEQUANT = 16, AMX_CALL = 32, AMX_ADD = 64 };
 
 typedef struct amx_side {
     const twi_gemm_call_t *call;
@@ -104,15 +105,23 @@ typedef struct amx_side {
     int64_t near; /* steps to come whose b stays in the first-level cache */
     int64_t touch_due, rows_due, make_due, call_due;
     twi_touch_t touch;
-    int row, rows; /* the next one that is finished, and all; if they are cast: */
-    const float *cast_from;
-    char *cast_to;
-    int64_t cast_step;
+    const twi_gemm_part_t *part; /* that is finished */
+    int row, rows;               /* the next one of it, and all; if they are cast or added up: */
+    const float *row_from;
+    char *row_to;
+    int64_t row_step;
+    bool stream, f16;
+    const int32_t *ibias; /* of the columns of the tile, as the next two; NULL: none */
+    const float *scale, *fbias;
+    const float *token; /* of its next row; NULL: none */
+    const char *addend; /* of two ranks, the other one's; NULL: there are more of them */
+    int64_t addend_ahead;
     const char *make_from;
     uint16_t *make_to;
-    int64_t make_left;           /* lines of the step, or of the group */
-    const float *scale, *offset; /* of the group */
-    int kinds;                   /* that there are; known to the compiler */
+    int64_t make_left;                     /* lines of the step, or of the group */
+    const float *make_scale, *make_offset; /* of the group */
+    int kinds;                             /* that there are; known to the compiler, */
+    bool integer;                          /* as is whether sums are int32 */
 } amx_side_t;
 
 /* One step: multiplies planes at a and b into the sums, and has amx_gap before each few products. */
@@ -124,34 +133,119 @@ typedef struct amx_steps {
     size_t bytes; /* of the planes */
     int gaps;     /* of a step */
     int kinds;    /* of work on the side that there may be */
+    bool integer; /* sums are int32 */
 } amx_steps_t;
+
+AMX_INLINE void amx_store_line(bool stream, char *to, __m512i line)
+{
+    if (stream)
+        _mm512_stream_si512((__m512i *)to, line);
+    else
+        _mm512_storeu_si512(to, line);
+}
+
+/* A row of sums as fp32, with all that comes before it is rounded: see gemm/epilogue.h. */
+typedef struct amx_row {
+    __m512 left, right;
+} amx_row_t;
+
+AMX_INLINE amx_row_t amx_dequantised(amx_side_t *side)
+{
+    __m512i left = _mm512_load_si512(side->row_from), right = _mm512_load_si512(side->row_from + AMX_HALF);
+    if (side->ibias) {
+        left = _mm512_add_epi32(left, _mm512_loadu_si512(side->ibias));
+        right = _mm512_add_epi32(right, _mm512_loadu_si512(side->ibias + AMX_HALF));
+    }
+    amx_row_t row = {_mm512_cvtepi32_ps(left), _mm512_cvtepi32_ps(right)};
+    if (side->scale) {
+        row.left = _mm512_mul_ps(row.left, _mm512_loadu_ps(side->scale));
+        row.right = _mm512_mul_ps(row.right, _mm512_loadu_ps(side->scale + AMX_HALF));
+    }
+    if (side->token) {
+        const __m512 token = _mm512_set1_ps(*side->token++);
+        row.left = _mm512_mul_ps(row.left, token);
+        row.right = _mm512_mul_ps(row.right, token);
+    }
+    return row;
+}
+
+AMX_INLINE amx_row_t amx_next_row(amx_side_t *side)
+{
+    amx_row_t row;
+    if (side->integer)
+        row = amx_dequantised(side);
+    else
+        row = (amx_row_t){_mm512_load_ps(side->row_from), _mm512_load_ps(side->row_from + AMX_HALF)};
+    if (side->fbias) {
+        row.left = _mm512_add_ps(row.left, _mm512_loadu_ps(side->fbias));
+        row.right = _mm512_add_ps(row.right, _mm512_loadu_ps(side->fbias + AMX_HALF));
+    }
+    side->row_from += 2 * AMX_HALF;
+    return row;
+}
+
+/* Whether an instruction can round it to bf16, for which denormals are zeros: sums of tiles as they are never are. */
+AMX_INLINE bool amx_rounds(const amx_side_t *side, amx_row_t row)
+{
+    enum { DENORMAL = 0x20 };
+    return (!side->integer && !side->fbias) ||
+           __builtin_expect(_kortestz_mask16_u8(_mm512_fpclass_ps_mask(row.left, DENORMAL),
+                                                _mm512_fpclass_ps_mask(row.right, DENORMAL)),
+                            1);
+}
+
+/* The next row to all of its places; `done` is false if only the long way gives the right bits. */
+AMX_INLINE void amx_put_row(amx_side_t *side, bool done, __m512i line)
+{
+    const twi_gemm_part_t *part = side->part;
+    if (done) {
+        amx_store_line(side->stream, side->row_to, line);
+        for (int i = 0; i < part->n_also; i++)
+            amx_store_line(side->stream, part->also[i].at + side->row * part->also[i].step, line);
+    } else {
+        side->call->ready.row(side->call->ready.epilogue, part, side->row);
+    }
+    side->row++;
+    side->row_to += side->row_step;
+}
 
 AMX_INLINE void amx_cast_row(amx_side_t *side)
 {
-    const twi_gemm_ready_t *ready = &side->call->ready;
-    const __m512 left = _mm512_load_ps(side->cast_from), right = _mm512_load_ps(side->cast_from + AMX_HALF);
-    __m512i row;
-    if (ready->epilogue->out_type == TWI_FP16)
-        row = _mm512_inserti64x4(
-            _mm512_castsi256_si512(_mm512_cvtps_ph(left, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)),
-            _mm512_cvtps_ph(right, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), 1);
-    else
-        row = (__m512i)_mm512_cvtne2ps_pbh(right, left);
-    if (ready->part->stream)
-        _mm512_stream_si512((__m512i *)side->cast_to, row);
-    else
-        _mm512_storeu_si512(side->cast_to, row);
-    side->cast_from += 2 * AMX_HALF;
-    side->cast_to += side->cast_step;
+    const amx_row_t row = amx_next_row(side);
+    if (side->f16) {
+        const __m256i left = _mm512_cvtps_ph(row.left, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m256i right = _mm512_cvtps_ph(row.right, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        amx_put_row(side, true, _mm512_inserti64x4(_mm512_castsi256_si512(left), right, 1));
+    } else {
+        amx_put_row(side, amx_rounds(side, row), (__m512i)_mm512_cvtne2ps_pbh(row.right, row.left));
+    }
+}
+
+AMX_INLINE void amx_add_row(amx_side_t *side)
+{
+    const amx_row_t row = amx_next_row(side);
+    const __m512i own = (__m512i)_mm512_cvtne2ps_pbh(row.right, row.left);
+    twi_bf16_line_t sum;
+    __m512i line;
+    if (side->addend) {
+        sum = twi_bf16_add(twi_bf16_neighbours(own), twi_bf16_load(side->addend, side->addend_ahead));
+        side->addend += AMX_LINE;
+    } else {
+        sum = twi_bf16_sum(side->part, side->row * AMX_LINE, own);
+    }
+    const bool done = amx_rounds(side, row) && twi_bf16_round(sum, &line);
+    amx_put_row(side, done, line);
 }
 
 AMX_INLINE void amx_finish_row(amx_side_t *side)
 {
     const twi_gemm_ready_t *ready = &side->call->ready;
-    if ((side->kinds & AMX_CAST) && (!(side->kinds & AMX_ROWS) || ready->cast))
+    if ((side->kinds & AMX_CAST) && (!(side->kinds & (AMX_ROWS | AMX_ADD)) || ready->cast))
         amx_cast_row(side);
+    else if ((side->kinds & AMX_ADD) && (!(side->kinds & AMX_ROWS) || ready->add))
+        amx_add_row(side);
     else
-        ready->row(ready->epilogue, ready->part, side->row++);
+        ready->row(ready->epilogue, side->part, side->row++);
 }
 
 AMX_INLINE void amx_split_line(amx_side_t *side)
@@ -169,7 +263,7 @@ AMX_INLINE void amx_split_line(amx_side_t *side)
 
 AMX_INLINE void amx_dequant_line(amx_side_t *side)
 {
-    const __m512 *scale = (const __m512 *)side->scale, *offset = (const __m512 *)side->offset;
+    const __m512 *scale = (const __m512 *)side->make_scale, *offset = (const __m512 *)side->make_offset;
     if (offset)
         twi_dequant_64(side->make_to, (const int8_t *)side->make_from, scale, offset);
     else
@@ -177,8 +271,8 @@ AMX_INLINE void amx_dequant_line(amx_side_t *side)
     side->make_to += AMX_LINE;
     if (--side->make_left == 0) {
         side->make_left = side->call->make.scales.group;
-        side->scale += AMX_LINE;
-        side->offset = offset ? side->offset + AMX_LINE : NULL;
+        side->make_scale += AMX_LINE;
+        side->make_offset = offset ? side->make_offset + AMX_LINE : NULL;
     }
 }
 
@@ -198,7 +292,7 @@ AMX_INLINE void amx_gap(amx_side_t *side)
     if (side->kinds & AMX_TOUCH)
         for (side->touch_due += call->touch_lines; side->touch_due >= side->gaps; side->touch_due -= side->gaps)
             twi_touch_next(&side->touch);
-    if (side->kinds & (AMX_CAST | AMX_ROWS))
+    if (side->kinds & (AMX_CAST | AMX_ROWS | AMX_ADD))
         for (side->rows_due += side->rows; side->rows_due >= side->gaps; side->rows_due -= side->gaps)
             amx_finish_row(side);
     if (side->kinds & (AMX_SPLIT | AMX_DEQUANT))
@@ -211,16 +305,34 @@ AMX_INLINE void amx_gap(amx_side_t *side)
             call->aside(call->aside_arg);
 }
 
-AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, int gaps, int kinds)
+AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, amx_steps_t steps, int kinds)
 {
-    amx_side_t side = {.call = call, .gaps = call->steps * gaps, .near = call->steps - call->far, .kinds = kinds};
+    amx_side_t side = {
+        .call = call,
+        .gaps = call->steps * steps.gaps,
+        .near = call->steps - call->far,
+        .kinds = kinds,
+        .integer = steps.integer,
+    };
     if (kinds & AMX_TOUCH)
         side.touch = twi_touch_begin(call);
-    if ((kinds & (AMX_CAST | AMX_ROWS)) && call->ready.part) {
-        side.rows = call->ready.part->rows;
-        side.cast_from = call->ready.part->acc;
-        side.cast_to = call->ready.part->out;
-        side.cast_step = call->ready.part->ld_out * 2;
+    if ((kinds & (AMX_CAST | AMX_ROWS | AMX_ADD)) && call->ready.part) {
+        const twi_gemm_epilogue_t *e = call->ready.epilogue;
+        const twi_gemm_part_t *part = side.part = call->ready.part;
+        side.rows = part->rows;
+        side.row_from = part->acc;
+        side.row_to = part->out;
+        side.row_step = part->ld_out * 2;
+        side.stream = part->stream;
+        side.f16 = e->out_type == TWI_FP16;
+        side.ibias = e->ibias ? e->ibias + part->col : NULL;
+        side.scale = e->scale ? e->scale + part->col : NULL;
+        side.fbias = e->fbias ? e->fbias + part->col : NULL;
+        side.token = e->token ? e->token + part->row : NULL;
+        if ((kinds & AMX_ADD) && call->ready.add && part->n_addends == 2) {
+            side.addend = part->addends[1 - part->own];
+            side.addend_ahead = part->addend_ahead;
+        }
     }
     if (kinds & (AMX_SPLIT | AMX_DEQUANT))
         side.make_from = call->make.from;
@@ -232,8 +344,8 @@ AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, int gaps, int kinds)
     if (kinds & AMX_DEQUANT) {
         side.make_to = call->make.panel + call->make.first * AMX_LINE;
         side.make_left = call->make.scales.group_left;
-        side.scale = call->make.scales.scale;
-        side.offset = call->make.scales.offset;
+        side.make_scale = call->make.scales.scale;
+        side.make_offset = call->make.scales.offset;
     }
     return side;
 }
@@ -242,7 +354,7 @@ AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lowe
 {
     const char *a = call->a, *b = call->b, *ahead = call->ahead;
     const int64_t ahead_lines = amx_ahead_lines(call);
-    amx_side_t side = amx_side(call, steps.gaps, kinds);
+    amx_side_t side = amx_side(call, steps, kinds);
     for (int64_t s = call->steps; s > 0; s--) {
         ahead = amx_ahead(ahead, ahead_lines, lower);
         if (lower)
@@ -254,51 +366,86 @@ AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lowe
     }
 }
 
-/* Whether the call has just the work `some` on the side, and the kernel a loop for that: runs it. */
-AMX_INLINE int amx_run_if(const twi_gemm_call_t *call, amx_steps_t steps, int lower, int kinds, int some)
+/* The work on the side that a call has, of the kinds that its kernel can do. */
+AMX_INLINE int amx_kinds(const twi_gemm_call_t *call, int kinds)
 {
-    if ((steps.kinds & some) != some || kinds != some)
-        return 0;
-    amx_run(call, steps, lower, some);
-    return 1;
+    const twi_gemm_ready_t *ready = &call->ready;
+    const int finishes = !ready->part ? 0 : ready->cast ? AMX_CAST : ready->add ? AMX_ADD : AMX_ROWS;
+    return finishes | (call->touch_lines > 0 ? AMX_TOUCH : 0) |
+           (call->make.lines > 0 ? kinds & (AMX_SPLIT | AMX_DEQUANT) : 0) | (call->n_aside > 0 ? AMX_CALL : 0);
 }
 
-/* What is rare shares a loop. */
-AMX_INLINE void amx_run_any(const twi_gemm_call_t *call, amx_steps_t steps, int lower)
-{
-    const int makes = steps.kinds & (AMX_SPLIT | AMX_DEQUANT);
-    const int finishes = !call->ready.part ? 0 : call->ready.cast ? AMX_CAST : AMX_ROWS;
-    const int kinds = finishes | (call->touch_lines > 0 ? AMX_TOUCH : 0) | (call->make.lines > 0 ? makes : 0) |
-                      (call->n_aside > 0 ? AMX_CALL : 0);
-    if (amx_run_if(call, steps, lower, kinds, 0) || amx_run_if(call, steps, lower, kinds, AMX_CAST) ||
-        amx_run_if(call, steps, lower, kinds, AMX_ROWS) ||
-        amx_run_if(call, steps, lower, kinds, AMX_TOUCH | AMX_CAST) ||
-        amx_run_if(call, steps, lower, kinds, AMX_TOUCH | AMX_ROWS) ||
-        (makes && amx_run_if(call, steps, lower, kinds, makes)) ||
-        (makes && amx_run_if(call, steps, lower, kinds, makes | AMX_CAST)))
-        return;
-    amx_run(call, steps, lower, steps.kinds);
-}
+/* The steps of a call. lower: there are more than 16 rows. */
+typedef void amx_loop_fn(const twi_gemm_call_t *call, int lower);
 
-/* The whole call, but that the sums go to `out` instead of call->acc; lower: there are more than 16 rows. */
-AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_steps_t steps, int lower)
+/* The whole call, but that the sums go to `out` instead of call->acc. */
+AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_loop_fn *loop, int lower)
 {
     amx_fence();
     if (call->accumulate)
         amx_load_sums(call->acc, lower);
     else
         amx_zero_sums(lower);
-    amx_run_any(call, steps, lower);
+    loop(call, lower);
     amx_store_sums(out, lower);
 }
 
-AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_steps_t steps)
+AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_loop_fn *loop)
 {
     if (call->rows > AMX_HALF)
-        amx_product(call, out, steps, 1);
+        amx_product(call, out, loop, 1);
     else
-        amx_product(call, out, steps, 0);
+        amx_product(call, out, loop, 0);
 }
+
+/*
+ * Loops of a kernel whose steps are name##_steps(): one for each work on the side that is common, with registers of its
+ * own, since what is done between products has to be short. What is rare shares one. Nothing but kernels touches tile
+ * registers, so functions may be called in between.
+ */
+#define AMX_LOOP(name, work, some)                                                           \
+    static __attribute__((noinline)) void name##_##work##_full(const twi_gemm_call_t *call)  \
+    {                                                                                        \
+        amx_run(call, name##_steps(), 1, some);                                              \
+    }                                                                                        \
+    static __attribute__((noinline)) void name##_##work##_upper(const twi_gemm_call_t *call) \
+    {                                                                                        \
+        amx_run(call, name##_steps(), 0, some);                                              \
+    }
+
+#define AMX_TAKE(name, work, some)                                      \
+    if (kinds == (some) && (name##_steps().kinds & (some)) == (some)) { \
+        if (lower)                                                      \
+            name##_##work##_full(call);                                 \
+        else                                                            \
+            name##_##work##_upper(call);                                \
+        return;                                                         \
+    }
+
+#define AMX_EACH(name, X)                     \
+    X(name, cast, AMX_CAST)                   \
+    X(name, add, AMX_ADD)                     \
+    X(name, bare, 0)                          \
+    X(name, rows, AMX_ROWS)                   \
+    X(name, touch_cast, AMX_TOUCH | AMX_CAST) \
+    X(name, touch_rows, AMX_TOUCH | AMX_ROWS) \
+    X(name, split, AMX_SPLIT)                 \
+    X(name, split_cast, AMX_SPLIT | AMX_CAST) \
+    X(name, dequant, AMX_DEQUANT)             \
+    X(name, dequant_cast, AMX_DEQUANT | AMX_CAST)
+
+#define AMX_LOOPS(name)                                                 \
+    AMX_EACH(name, AMX_LOOP)                                            \
+    AMX_LOOP(name, any, name##_steps().kinds)                           \
+    AMX_INLINE void name##_loop(const twi_gemm_call_t *call, int lower) \
+    {                                                                   \
+        const int kinds = amx_kinds(call, name##_steps().kinds);        \
+        AMX_EACH(name, AMX_TAKE)                                        \
+        if (lower)                                                      \
+            name##_any_full(call);                                      \
+        else                                                            \
+            name##_any_upper(call);                                     \
+    }
 
 /*
  * The kernel `name` whose step is one product a tile, by the instruction `dp`, with some kinds of work on the side. A
@@ -306,39 +453,46 @@ AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_steps_t ste
  * there is no room for of B. Loads come before products: a product right after each load left the unit idle more often,
  * with a busy neighbour above all.
  */
-#define AMX_KERNEL(name, dp, kinds)                                                                     \
-    AMX_INLINE void name##_upper(const char *a, const char *b, amx_side_t *side)                        \
-    {                                                                                                   \
-        amx_gap(side);                                                                                  \
-        _tile_loadd(4, a, AMX_A_LD);                                                                    \
-        _tile_loadd(6, b, AMX_B_LD);                                                                    \
-        dp(0, 4, 6);                                                                                    \
-        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                                      \
-        dp(1, 4, 7);                                                                                    \
-    }                                                                                                   \
-                                                                                                        \
-    AMX_INLINE void name##_full(const char *a, const char *b, amx_side_t *side)                         \
-    {                                                                                                   \
-        amx_gap(side);                                                                                  \
-        _tile_stream_loadd(4, a, AMX_A_LD);                                                             \
-        if (side->near-- > 0) {                                                                         \
-            _tile_loadd(6, b, AMX_B_LD);                                                                \
-            _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                           \
-            _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                                  \
-        } else {                                                                                        \
-            _tile_stream_loadd(6, b, AMX_B_LD);                                                         \
-            _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                           \
-            _tile_stream_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                           \
-        }                                                                                               \
-        dp(0, 4, 6);                                                                                    \
-        dp(2, 5, 6);                                                                                    \
-        dp(3, 5, 7);                                                                                    \
-        dp(1, 4, 7);                                                                                    \
-    }                                                                                                   \
-                                                                                                        \
-    void name(const twi_gemm_call_t *call)                                                              \
-    {                                                                                                   \
-        amx_call(call, call->acc, (amx_steps_t){name##_full, name##_upper, AMX_PLANE_BYTES, 1, kinds}); \
+#define AMX_KERNEL(name, dp, integer, kinds)                                                 \
+    AMX_INLINE void name##_upper(const char *a, const char *b, amx_side_t *side)             \
+    {                                                                                        \
+        amx_gap(side);                                                                       \
+        _tile_loadd(4, a, AMX_A_LD);                                                         \
+        _tile_loadd(6, b, AMX_B_LD);                                                         \
+        dp(0, 4, 6);                                                                         \
+        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                           \
+        dp(1, 4, 7);                                                                         \
+    }                                                                                        \
+                                                                                             \
+    AMX_INLINE void name##_full(const char *a, const char *b, amx_side_t *side)              \
+    {                                                                                        \
+        amx_gap(side);                                                                       \
+        _tile_stream_loadd(4, a, AMX_A_LD);                                                  \
+        if (side->near-- > 0) {                                                              \
+            _tile_loadd(6, b, AMX_B_LD);                                                     \
+            _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                \
+            _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                       \
+        } else {                                                                             \
+            _tile_stream_loadd(6, b, AMX_B_LD);                                              \
+            _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                \
+            _tile_stream_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                \
+        }                                                                                    \
+        dp(0, 4, 6);                                                                         \
+        dp(2, 5, 6);                                                                         \
+        dp(3, 5, 7);                                                                         \
+        dp(1, 4, 7);                                                                         \
+    }                                                                                        \
+                                                                                             \
+    AMX_INLINE amx_steps_t name##_steps(void)                                                \
+    {                                                                                        \
+        return (amx_steps_t){name##_full, name##_upper, AMX_PLANE_BYTES, 1, kinds, integer}; \
+    }                                                                                        \
+                                                                                             \
+    AMX_LOOPS(name)                                                                          \
+                                                                                             \
+    void name(const twi_gemm_call_t *call)                                                   \
+    {                                                                                        \
+        amx_call(call, call->acc, name##_loop);                                              \
     }
 
 #endif

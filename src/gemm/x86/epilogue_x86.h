@@ -125,10 +125,7 @@ INLINE u32v round_bf16(u32v v)
 }
 
 #ifdef EPI_BF16
-enum {
-    DENORMAL = 0x20, /* which the instruction would take for zero */
-    NANS = 0x81,
-};
+enum { DENORMAL = 0x20 }; /* which the instruction would take for zero */
 
 /* Whether any of a pair is of some classes, which are a constant. */
 #define HAS_CLASS(v, classes)                                                               \
@@ -150,46 +147,14 @@ INLINE half_t half_bf16(pair_t v)
 
 #ifdef EPI_BF16
 #define EPI_ADD_BF16
+#include "gemm/x86/add_avx512bf16.h"
 
-/* The neighbours of a line of bf16: even places and odd ones, widened. */
-INLINE pair_t neighbours(half_t v)
-{
-    return (pair_t){(u32v)v << 16, (u32v)v & 0xffff0000u};
-}
-
-INLINE pair_t add_neighbours(pair_t a, pair_t b)
-{
-    return (pair_t){(u32v)((f32v)a.lo + (f32v)b.lo), (u32v)((f32v)a.hi + (f32v)b.hi)};
-}
-
-INLINE pair_t addend_neighbours(const twi_gemm_part_t *part, int i, int64_t at)
-{
-    const char *from = (const char *)part->addends[i] + at;
-    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)part->addend_ahead), 0, 2); /* may be no memory */
-    return neighbours(_mm512_loadu_si512(from));
-}
-
-/* Sums of neighbours need not be put in order before they are rounded. */
 INLINE bool add_bf16(const twi_gemm_part_t *part, int64_t at, pair_t v, half_t *sum_out)
 {
     if (HAS_CLASS(v, DENORMAL))
         return false;
-    const pair_t own = neighbours((half_t)_mm512_cvtne2ps_pbh((__m512)v.hi, (__m512)v.lo));
-    pair_t sum;
-    if (part->n_addends == 2) { /* in any order */
-        sum = add_neighbours(own, addend_neighbours(part, 1 - part->own, at));
-    } else {
-        sum = part->own == 0 ? own : addend_neighbours(part, 0, at);
-        for (int i = 1; i < part->n_addends; i++)
-            sum = add_neighbours(sum, i == part->own ? own : addend_neighbours(part, i, at));
-    }
-    if (HAS_CLASS(sum, DENORMAL | NANS))
-        return false;
-    const half_t halves = (half_t)_mm512_cvtne2ps_pbh((__m512)sum.hi, (__m512)sum.lo);
-    const u32v lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const u32v order = lanes * 0x10001u + 0x100000u; /* halves i and 16 + i side by side */
-    *sum_out = _mm512_permutexvar_epi16((__m512i)order, halves);
-    return true;
+    const half_t own = (half_t)_mm512_cvtne2ps_pbh((__m512)v.hi, (__m512)v.lo);
+    return twi_bf16_round(twi_bf16_sum(part, at, own), sum_out);
 }
 #endif
 

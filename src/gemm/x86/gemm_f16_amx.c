@@ -75,6 +75,14 @@ AMX_INLINE void f16_step_full(const char *a, const char *b, amx_side_t *side)
     f16_products();
 }
 
+AMX_INLINE amx_steps_t f16_steps(void)
+{
+    const int kinds = AMX_TOUCH | AMX_CAST | AMX_ROWS | AMX_ADD | AMX_SPLIT | AMX_CALL;
+    return (amx_steps_t){f16_step_full, f16_step_upper, F16_STEP_BYTES, F16_GAPS, kinds, false};
+}
+
+AMX_LOOPS(f16)
+
 AMX_INLINE __mmask16 f16_nans(__m512 x)
 {
     return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
@@ -206,8 +214,7 @@ void twi_gemm_f16_f16_f32_32x32x32__amx(const twi_gemm_call_t *call)
 {
     __attribute__((aligned(64))) float tile[F16_SIDE * F16_SIDE];
     float *out = call->accumulate ? tile : call->acc;
-    const int kinds = AMX_TOUCH | AMX_CAST | AMX_ROWS | AMX_SPLIT | AMX_CALL;
-    amx_call(call, out, (amx_steps_t){f16_step_full, f16_step_upper, F16_STEP_BYTES, F16_GAPS, kinds});
+    amx_call(call, out, f16_loop);
     if (__builtin_expect(f16_suspect(out, call->rows), 0))
         f16_mend(call, out);
     if (call->accumulate)
