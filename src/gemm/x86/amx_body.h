@@ -226,7 +226,7 @@ AMX_INLINE void amx_add_row(amx_side_t *side)
     const amx_row_t row = amx_next_row(side);
     const __m512i own = (__m512i)_mm512_cvtne2ps_pbh(row.right, row.left);
     twi_bf16_line_t sum;
-    __m512i line;
+    __m512i line = own;
     if (side->addend) {
         sum = twi_bf16_add(twi_bf16_neighbours(own), twi_bf16_load(side->addend, side->addend_ahead));
         side->addend += AMX_LINE;
