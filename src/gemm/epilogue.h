@@ -61,8 +61,9 @@ typedef void twi_gemm_finish_fn(const twi_gemm_epilogue_t *epilogue, const twi_g
 /* The function of a level. All give the same bits. */
 twi_gemm_finish_fn *twi_gemm_finish(twi_isa_t level);
 
-/* One row of a part of TWI_GEMM_ROW_COLS columns; rows count from the part's first one. */
-typedef void twi_gemm_row_fn(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part, int row);
+/* One row of a part of TWI_GEMM_ROW_COLS columns, from its sums; rows count from the part's first one. */
+typedef void twi_gemm_row_fn(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part, int row,
+                             const void *sums);
 
 #define TWI_GEMM_ROW_COLS 32
 

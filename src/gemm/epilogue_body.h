@@ -200,16 +200,16 @@ INLINE bool add_shortly(const plan_t plan, const twi_gemm_part_t *part, int64_t 
     return false;
 }
 
-/* Rows first..first+rows-1 of the part: its columns [j, j + PAIR), or the first of them that `some` tells. */
+/* Rows first..first+rows-1 of the part, with these sums: columns [j, j + PAIR), or the first ones that `some` tells. */
 INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int first,
-                           int rows, int j, bool whole, cut_t some)
+                           int rows, const void *sums, int j, bool whole, cut_t some)
 {
     const columns_t columns = columns_get(e, part->col + j, whole, some);
     const int64_t out_bytes = (int64_t)twi_dtype_bytes(plan.out_type);
     const int64_t x3_bytes = (int64_t)twi_dtype_bytes(plan.x3_type);
     const int64_t acc_step = part->ld_acc * 4, out_step = part->ld_out * out_bytes, x3_step = e->x3_ld * x3_bytes;
     const int64_t addend_step = part->ld_addend * out_bytes;
-    const char *acc = (const char *)part->acc + first * acc_step + (int64_t)j * 4;
+    const char *acc = (const char *)sums + (int64_t)j * 4;
     int64_t at = first * addend_step + j * out_bytes; /* in the addends */
     places_t to = {
         .out = (char *)part->out + first * out_step + j * out_bytes,
@@ -241,22 +241,24 @@ INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, cons
 }
 
 /* All rows; `row` is not looked at. */
-INLINE void finish_part(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row)
+INLINE void finish_part(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row,
+                        const void *sums)
 {
     int j = 0;
     (void)row;
     for (; part->cols - j >= PAIR; j += PAIR)
-        finish_columns(plan, e, part, 0, part->rows, j, true, cut(PAIR));
+        finish_columns(plan, e, part, 0, part->rows, sums, j, true, cut(PAIR));
     if (j < part->cols)
-        finish_columns(plan, e, part, 0, part->rows, j, false, cut(part->cols - j));
+        finish_columns(plan, e, part, 0, part->rows, sums, j, false, cut(part->cols - j));
 }
 
 #ifdef EPI_ROW_NAME
 _Static_assert(PAIR == TWI_GEMM_ROW_COLS, "a row is a pair");
 
-INLINE void finish_row(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row)
+INLINE void finish_row(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row,
+                       const void *sums)
 {
-    finish_columns(plan, e, part, row, 1, 0, true, cut(PAIR));
+    finish_columns(plan, e, part, row, 1, sums, 0, true, cut(PAIR));
 }
 #endif
 
@@ -276,32 +278,34 @@ typedef struct output {
 
 /* One function a kind of output, with a loop for each kind of steps in it. */
 #define DEFINE_FINISH(name, finish, out, x3, adds)                                                                 \
-    static __attribute__((noinline)) void name(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row) \
+    static __attribute__((noinline)) void name(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row, \
+                                               const void *sums)                                                   \
     {                                                                                                              \
         switch (steps_of(e)) {                                                                                     \
         case FLOAT_PLAIN:                                                                                          \
-            finish((plan_t){FLOAT_PLAIN, out, x3, adds}, e, part, row);                                            \
+            finish((plan_t){FLOAT_PLAIN, out, x3, adds}, e, part, row, sums);                                      \
             break;                                                                                                 \
         case FLOAT_BIAS:                                                                                           \
-            finish((plan_t){FLOAT_BIAS, out, x3, adds}, e, part, row);                                             \
+            finish((plan_t){FLOAT_BIAS, out, x3, adds}, e, part, row, sums);                                       \
             break;                                                                                                 \
         case INT_SCALE:                                                                                            \
-            finish((plan_t){INT_SCALE, out, x3, adds}, e, part, row);                                              \
+            finish((plan_t){INT_SCALE, out, x3, adds}, e, part, row, sums);                                        \
             break;                                                                                                 \
         case INT_TOKEN:                                                                                            \
-            finish((plan_t){INT_TOKEN, out, x3, adds}, e, part, row);                                              \
+            finish((plan_t){INT_TOKEN, out, x3, adds}, e, part, row, sums);                                        \
             break;                                                                                                 \
         default:                                                                                                   \
-            finish((plan_t){INT_ALL, out, x3, adds}, e, part, row);                                                \
+            finish((plan_t){INT_ALL, out, x3, adds}, e, part, row, sums);                                          \
             break;                                                                                                 \
         }                                                                                                          \
     }
 
 /* The sums themselves. */
 #define DEFINE_FINISH_INT32(name, finish)                                                                          \
-    static __attribute__((noinline)) void name(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row) \
+    static __attribute__((noinline)) void name(const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int row, \
+                                               const void *sums)                                                   \
     {                                                                                                              \
-        finish((plan_t){INT_AS_IS, TWI_INT32, NO_X3, false}, e, part, row);                                        \
+        finish((plan_t){INT_AS_IS, TWI_INT32, NO_X3, false}, e, part, row, sums);                                  \
     }
 
 #ifdef EPI_ROW_NAME
@@ -364,7 +368,7 @@ static output_t output_of(const twi_gemm_epilogue_t *e, bool adds)
 
 void EPI_NAME(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part)
 {
-    output_of(epilogue, part->addends != NULL).all(epilogue, part, 0);
+    output_of(epilogue, part->addends != NULL).all(epilogue, part, 0, part->acc);
 }
 
 #ifdef EPI_ROW_NAME

@@ -26,19 +26,20 @@ typedef struct twi_gemm_antiquant {
     int64_t group;       /* rows of B that share a row of scales; k if there is one for all */
 } twi_gemm_antiquant_t;
 
-/* A tile of the result. */
+/* A tile of the result: that of a panel of A, or of whole panels whose rows follow each other. */
 typedef struct twi_gemm_tile {
     int64_t row, col; /* its place in C */
     int rows, cols;
     int group; /* of rows */
-    int panel; /* of A, counted in the strip */
+    int panel; /* of A, counted in the strip: the first one */
 } twi_gemm_tile_t;
 
 #define TWI_GEMM_TOUCH_MAX 16 /* ranges */
 
 /*
  * Where a tile goes, and what will be used when it is finished. A hook may change the places of the part and its
- * addends, whose rows have as many elements as the tile has columns. What it lists stays until the tile is done.
+ * addends, whose rows have as many elements as the tile has columns, and lower its rows to those of fewer panels: the
+ * others are a tile of their own then. What it lists stays until the tile is done.
  */
 typedef struct twi_gemm_place {
     twi_gemm_part_t part;

@@ -67,15 +67,6 @@ static void feed_step(void *arg)
         twi_strip_feed_more(feed, feed->w->kernel->ks);
 }
 
-static void add_touches(twi_gemm_call_t *call, const twi_gemm_place_t *place)
-{
-    call->touch = place->touch;
-    call->n_touch = place->n_touch;
-    call->touch_lines = 0;
-    for (int i = 0; i < place->n_touch; i++)
-        call->touch_lines += place->touch[i].n;
-}
-
 /* Sums of the tiles of a block: of the first one. Those that need not wait share one place. */
 static char *sums_of(const strip_work_t *w, const strip_block_t *block)
 {
@@ -102,55 +93,150 @@ static const char *read_next(const strip_work_t *w, const strip_block_t *block, 
     return right < w->problem->n ? twi_strip_packed(w, right, 0) : NULL;
 }
 
-/* All panels of A with one block. Each call brings its share of what follows it nearer. */
-static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed_t *next)
+/* A block and the panels of A that it meets. */
+typedef struct column {
+    const strip_work_t *w;
+    strip_feed_t *feed, *next;
+    const char *a, *ahead;
+    int64_t share; /* of what is ahead, of each panel */
+    char *sums;
+    twi_gemm_call_t call;
+} column_t;
+
+static column_t column_of(const strip_work_t *w, strip_feed_t *feed, strip_feed_t *next)
 {
     const twi_gemm_plan_t *plan = w->plan;
     const twi_gemm_kernel_t *kernel = w->kernel;
-    const strip_block_t block = feed->block;
-    const bool last = block.k0 + block.k_count == plan->k_pad, asides = plan->asides;
-    const int64_t n = w->n_tiles, left = w->strip->col + w->strip->cols - block.col;
-    const int cols = left < kernel->nr ? (int)left : kernel->nr;
-    const int64_t sums_bytes = plan->blocks.kb < plan->k_pad ? (int64_t)kernel->mr * kernel->nr * 4 : 0;
-    const char *a = (const char *)w->strip->a + block.k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane);
-    const char *ahead = read_next(w, &block, next);
-    const int64_t bytes = ahead ? block.k_count * kernel->nr * plan->stored_bytes : 0;
-    const int64_t share = twi_round_up(twi_ceil_div(bytes, n), LINE_BYTES);
-    char *sums = sums_of(w, &block);
-    twi_strip_feed_lead(feed);
-    twi_gemm_call_t call = {
-        .b = feed->panel ? feed->panel : feed->stored,
-        .stored = w->widens,
-        .kind = w->problem->kind,
-        .scales = feed->scales,
-        .steps = block.k_count / kernel->ks,
-        .far = n > 1 && block.k_count > plan->near ? (block.k_count - plan->near) / kernel->ks : 0,
-        .accumulate = block.k0 > 0,
-        .ahead_bytes = share,
-        .aside = feed_step,
-        .aside_arg = feed,
+    const strip_block_t *block = &feed->block;
+    const char *ahead = read_next(w, block, next);
+    const int64_t bytes = ahead ? block->k_count * kernel->nr * plan->stored_bytes : 0;
+    return (column_t){
+        .w = w,
+        .feed = feed,
+        .next = next,
+        .a = (const char *)w->strip->a + block->k0 * kernel->mr * twi_gemm_lane_bytes(kernel->lane),
+        .ahead = ahead,
+        .share = twi_round_up(twi_ceil_div(bytes, w->n_tiles), LINE_BYTES),
+        .sums = sums_of(w, block),
+        .call =
+            {
+                .b = feed->panel ? feed->panel : feed->stored,
+                .a_step = plan->panel_bytes,
+                .acc_step = plan->blocks.kb < plan->k_pad ? (int64_t)kernel->mr * kernel->nr * 4 : 0,
+                .stored = w->widens,
+                .kind = w->problem->kind,
+                .scales = feed->scales,
+                .steps = block->k_count / kernel->ks,
+                .far = w->n_tiles > 1 && block->k_count > plan->near ? (block->k_count - plan->near) / kernel->ks : 0,
+                .accumulate = block->k0 > 0,
+                .aside = feed_step,
+                .aside_arg = feed,
+            },
     };
-    for (int64_t i = 0; i < n; i++) {
+}
+
+static char *column_sums(const column_t *c, int64_t i)
+{
+    return c->sums + i * c->call.acc_step;
+}
+
+/* The lines of panels first..first+n-1 of a tile of `all` of them. */
+static void column_touch(column_t *c, const twi_gemm_place_t *place, int64_t first, int64_t n, int64_t all)
+{
+    twi_gemm_touch_t *touch = c->w->memory.finishing->touch;
+    c->call.touch = touch;
+    c->call.n_touch = c->call.touch_lines = 0;
+    for (int i = 0; i < place->n_touch; i++) {
+        const twi_gemm_touch_t *range = &place->touch[i];
+        const int64_t begin = range->n * first / all, end = range->n * (first + n) / all;
+        if (begin == end)
+            continue;
+        touch[c->call.n_touch++] =
+            (twi_gemm_touch_t){range->at + begin * range->step, range->step, (int)(end - begin), range->write};
+        c->call.touch_lines += (int)(end - begin);
+    }
+}
+
+/* Calls the kernel for panels i..i+n-1, whole ones if there are several. It brings its share of what follows nearer. */
+static void column_run(column_t *c, int64_t i, int64_t n)
+{
+    const strip_work_t *w = c->w;
+    twi_gemm_call_t *call = &c->call;
+    call->a = c->a + i * call->a_step;
+    call->acc = column_sums(c, i);
+    call->panels = n;
+    call->rows = twi_gemm_strip_panel(w->strip, w->kernel->mr, i).rows;
+    call->ahead = c->ahead ? c->ahead + i * c->share : NULL;
+    call->ahead_bytes = n * c->share;
+    if (w->plan->makes)
+        twi_strip_feed_share(c->feed, c->next, i, n, &call->make);
+    call->n_aside = twi_strip_feed_lacks(c->feed) > 0 ? (int)call->steps : 0;
+    w->kernel->run(call);
+}
+
+/*
+ * Panels from number i on that are whole and whose rows follow each other: tiles that may be placed as one, if the
+ * kernel finishes them.
+ */
+static int64_t panels_together(const strip_work_t *w, int64_t i, int cols)
+{
+    const twi_gemm_strip_t *strip = w->strip;
+    const int mr = w->kernel->mr;
+    if (!w->plan->asides || cols != TWI_GEMM_ROW_COLS)
+        return 1;
+    if (!strip->panels)
+        return strip->rows / mr > i ? strip->rows / mr - i : 1;
+    int64_t n = 1;
+    while (i + n < w->n_tiles && strip->panels[i + n].rows == mr &&
+           strip->panels[i + n].row == strip->panels[i + n - 1].row + mr)
+        n++;
+    return strip->panels[i].rows == mr ? n : 1;
+}
+
+/*
+ * Panels i+1..i+n-1 of a tile whose first one is multiplied: each panel of it is finished during the steps for the next
+ * one. Lines are asked for in order: one panel a call where a row has several of them.
+ */
+static void rest_of_tile(column_t *c, const strip_placed_t *placed, int64_t i, int64_t n)
+{
+    const twi_gemm_place_t *place = &placed->place;
+    for (int64_t j = 1, some; j < n; j += some) {
+        some = place->n_touch > 1 ? 1 : n - j;
+        twi_strip_hand_rows(c->w, placed, j - 1, column_sums(c, i + j - 1), &c->call.ready);
+        column_touch(c, place, j, some, n);
+        column_run(c, i + j, some);
+    }
+}
+
+/* All panels of A with one block. A tile is finished during the first call for the next one, but for what is before. */
+static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed_t *next)
+{
+    const strip_block_t block = feed->block;
+    const bool last = block.k0 + block.k_count == w->plan->k_pad;
+    const int64_t left = w->strip->col + w->strip->cols - block.col;
+    const int cols = left < w->kernel->nr ? (int)left : w->kernel->nr;
+    twi_strip_feed_lead(feed);
+    column_t column = column_of(w, feed, next);
+    for (int64_t i = 0, n; i < w->n_tiles; i += n) {
         strip_placed_t *placed = NULL;
-        call.a = a + i * plan->panel_bytes;
-        call.acc = sums + i * sums_bytes;
-        call.rows = twi_gemm_strip_panel(w->strip, kernel->mr, i).rows;
-        call.ahead = ahead ? ahead + i * share : NULL;
-        if (plan->makes)
-            twi_strip_feed_share(feed, next, i, &call.make);
-        call.n_aside = twi_strip_feed_lacks(feed) > 0 ? (int)call.steps : 0;
+        n = panels_together(w, i, cols);
         if (last) {
-            placed = twi_strip_place(w, i, block.col, cols, call.acc);
-            add_touches(&call, &placed->place);
+            placed = twi_strip_place(w, i, &n, block.col, cols, column_sums(&column, i));
+            column_touch(&column, &placed->place, 0, 1, n);
         }
-        if (asides)
-            twi_strip_hand(w, &call.ready);
-        kernel->run(&call);
-        if (call.ready.part)
+        if (w->plan->asides)
+            twi_strip_hand(w, &column.call.ready);
+        column_run(&column, i, 1);
+        if (column.call.ready.part)
             twi_strip_done(w);
+        column.call.ready.part = NULL;
         if (last)
-            w->memory.finishing->ready = placed;
-        if (!asides)
+            rest_of_tile(&column, placed, i, n);
+        else if (n > 1)
+            column_run(&column, i + 1, n - 1);
+        if (last)
+            twi_strip_ready(w, placed, n - 1, column_sums(&column, i + n - 1));
+        if (!w->plan->asides)
             twi_strip_finish(w);
     }
 }

@@ -56,13 +56,15 @@ typedef struct twi_gemm_touch {
     int write; /* they will be written */
 } twi_gemm_touch_t;
 
-/* A tile that has its sums and waits for its epilogue. */
+/* Rows that have their sums and wait for their epilogue: some of a part during the steps for each panel of a call. */
 typedef struct twi_gemm_ready {
     const twi_gemm_part_t *part; /* NULL: none */
+    int row, rows;               /* the first one; for each panel */
+    const void *sums;            /* of that row; those for the next panel are acc_step bytes later */
     const twi_gemm_epilogue_t *epilogue;
-    twi_gemm_row_fn *row;
-    bool cast;      /* rounds once, to 16 bits, without x3 and addends, */
-    bool add;       /* or to bf16 and with addends, of as many columns: then kernels need `row` for rare values only */
+    twi_gemm_row_fn *finish; /* of a row */
+    bool cast;               /* rounds once, to 16 bits, without x3 and addends, */
+    bool add; /* or to bf16 and with addends, of as many columns: then kernels need `finish` for rare values only */
 } twi_gemm_ready_t; /* of TWI_GEMM_ROW_COLS columns, which are also those of its sums */
 
 /*
@@ -85,9 +87,15 @@ typedef struct twi_gemm_make {
     twi_gemm_scales_t scales; /* of int8, whose lines are kb of k */
 } twi_gemm_make_t;
 
-/* One call. `acc` is [mr][nr], 64-byte aligned. */
+/*
+ * One call: a panel of A, or for kernels with TWI_KERNEL_AMX several whole ones, each with the same panel of B. `acc` is
+ * [mr][nr], 64-byte aligned.
+ */
 typedef struct twi_gemm_call {
     const void *a, *b;
+    int64_t panels;   /* of A, 1 or more */
+    int64_t a_step;   /* bytes from one to the next, */
+    int64_t acc_step; /* and from its sums to the next ones; 0: those of a panel are finished during the next one */
     bool stored; /* b is not lanes yet but elements of `kind` in the same places; kernels with TWI_KERNEL_WIDENS only */
     twi_gemm_kind_t kind;
     twi_gemm_scales_t
@@ -103,7 +111,8 @@ typedef struct twi_gemm_call {
     int touch_lines;
     /*
      * Work for the vector unit, which kernels with TWI_KERNEL_AMX do between their products, evenly, in calls with
-     * steps: `ready` a row at a time, and `make` a line at a time, if their lanes are F16X2 or BF16. A product has to
+     * steps: `ready` a row at a time, which may be rows of the call's panel before, and `make` a line at a time, if their
+     * lanes are F16X2 or BF16 (for panels of this call: if there is one panel of A). A product has to
      * wait for it only if there is much of it in one place. Anything else goes through aside(aside_arg), which is called
      * n_aside times and may use anything but tile registers.
      */

@@ -30,13 +30,17 @@ typedef struct strip_placed {
 } strip_placed_t;
 
 /*
- * Tiles on their way from sums to results, one after the other. A tile is placed before the last call for its sums,
- * which asks for the lines that it will use, ready after that call, and done then or by the next one.
+ * Tiles on their way from sums to results, one after the other. A tile, of one panel of A or of some that follow each
+ * other, is placed before the last calls for its sums, which ask for the lines that it will use. Its last panel is ready
+ * after them, when the others are finished, and done then or by the next call.
  */
 typedef struct strip_finishing {
     strip_placed_t placed[2]; /* by turns */
     int turn;
-    strip_placed_t *ready; /* NULL: none */
+    twi_gemm_touch_t touch[TWI_GEMM_TOUCH_MAX]; /* of a call */
+    const strip_placed_t *ready;                /* NULL: none */
+    int64_t panel;                              /* of it, the last one */
+    const char *sums;                           /* of that */
 } strip_finishing_t;
 
 /* What is the same for all calls of a stack. */
@@ -98,22 +102,32 @@ static inline int64_t twi_strip_feed_lacks(const strip_feed_t *feed)
 /* Makes some more k, at most those that are lacking; whole steps. */
 void twi_strip_feed_more(strip_feed_t *feed, int64_t k_count);
 
-/* What call i with `feed` has to make of it or of the next one, NULL if there is none. It counts as made. */
-void twi_strip_feed_share(strip_feed_t *feed, strip_feed_t *next, int64_t i, twi_gemm_make_t *make_out);
+/* What the call for panels i..i+n-1 of A has to make of `feed`, or of the next one, NULL if there is none. It counts as made. */
+void twi_strip_feed_share(strip_feed_t *feed, strip_feed_t *next, int64_t i, int64_t n, twi_gemm_make_t *make_out);
 
 /* ---- Tiles ------------------------------------------------------------------------------------- */
 
 /* Before the first tile of a stack. */
 void twi_strip_finishing_begin(const strip_work_t *w);
 
-/* Places the tile of panel i of A and of `cols` columns from `col` on. Its sums will be at `sums` until it is done. */
-strip_placed_t *twi_strip_place(const strip_work_t *w, int64_t i, int64_t col, int cols, const void *sums);
+/*
+ * Places a tile of at most *n panels of A from number i on and of `cols` columns from `col` on; *n becomes how many it
+ * has. The sums of its first panel will be at `sums`.
+ */
+strip_placed_t *twi_strip_place(const strip_work_t *w, int64_t i, int64_t *n, int64_t col, int cols, const void *sums);
 
-/* Finishes the tile that is ready, if there is one. */
+/* All panels of the tile before its last one, `panel`, are finished, and the sums of that one are there until it is. */
+void twi_strip_ready(const strip_work_t *w, const strip_placed_t *placed, int64_t panel, const char *sums);
+
+/* Finishes what is ready, if anything is. */
 void twi_strip_finish(const strip_work_t *w);
 
 /* The same by the kernel, if rows of the tile are whole: hands it out. Otherwise finishes it. */
 void twi_strip_hand(const strip_work_t *w, twi_gemm_ready_t *ready_out);
+
+/* Hands panels of a tile out whose rows are whole, from this one on, one during the steps for each panel of a call. */
+void twi_strip_hand_rows(const strip_work_t *w, const strip_placed_t *placed, int64_t panel, const char *sums,
+                         twi_gemm_ready_t *ready_out);
 
 /* The kernel has finished it. */
 void twi_strip_done(const strip_work_t *w);

@@ -160,12 +160,13 @@ static bool padded(const strip_feed_t *feed)
     return feed->block.k0 + feed->block.k_count > feed->w->problem->k;
 }
 
-void twi_strip_feed_share(strip_feed_t *feed, strip_feed_t *next, int64_t i, twi_gemm_make_t *make_out)
+void twi_strip_feed_share(strip_feed_t *feed, strip_feed_t *next, int64_t i, int64_t n, twi_gemm_make_t *make_out)
 {
     const strip_work_t *w = feed->w;
     make_out->lines = 0;
     if (w->plan->lanes && next)
-        share(next, twi_round_up(twi_ceil_div(twi_strip_feed_lacks(next), w->n_tiles - i), w->kernel->kb), make_out);
+        share(next, twi_round_up(twi_ceil_div(n * twi_strip_feed_lacks(next), w->n_tiles - i), w->kernel->kb),
+              make_out);
     else if (!w->plan->lanes && i == 0 && !padded(feed))
         share(feed, twi_strip_feed_lacks(feed), make_out);
 }

@@ -47,11 +47,11 @@ static void place_by_hook(const strip_work_t *w, strip_placed_t *placed)
     w->hook->place(w->hook->user, &placed->tile, &placed->place);
     if (part->addends) {
         part->ld_addend = part->cols;
-        part->addend_ahead = ADDEND_TILES * part->rows * part->cols * w->out_bytes;
+        part->addend_ahead = ADDEND_TILES * w->kernel->mr * part->cols * w->out_bytes;
     }
 }
 
-strip_placed_t *twi_strip_place(const strip_work_t *w, int64_t i, int64_t col, int cols, const void *sums)
+strip_placed_t *twi_strip_place(const strip_work_t *w, int64_t i, int64_t *n, int64_t col, int cols, const void *sums)
 {
     strip_finishing_t *f = w->memory.finishing;
     strip_placed_t *placed = &f->placed[f->turn];
@@ -62,7 +62,7 @@ strip_placed_t *twi_strip_place(const strip_work_t *w, int64_t i, int64_t col, i
     part->acc = sums;
     part->row = tile->row = rows.row;
     part->col = tile->col = col;
-    part->rows = tile->rows = rows.rows;
+    part->rows = tile->rows = *n > 1 ? (int)*n * w->kernel->mr : rows.rows;
     part->cols = tile->cols = cols;
     tile->panel = w->strip->first_panel + (int)i;
     place_in_c(w, &placed->place);
@@ -72,7 +72,19 @@ strip_placed_t *twi_strip_place(const strip_work_t *w, int64_t i, int64_t col, i
         part->stream = true;
     else
         touch_lines(w, &placed->place);
+    if (part->rows < tile->rows) {
+        *n = part->rows / w->kernel->mr;
+        tile->rows = part->rows;
+    }
     return placed;
+}
+
+void twi_strip_ready(const strip_work_t *w, const strip_placed_t *placed, int64_t panel, const char *sums)
+{
+    strip_finishing_t *f = w->memory.finishing;
+    f->ready = placed;
+    f->panel = panel;
+    f->sums = sums;
 }
 
 void twi_strip_done(const strip_work_t *w)
@@ -87,26 +99,41 @@ void twi_strip_done(const strip_work_t *w)
 
 void twi_strip_finish(const strip_work_t *w)
 {
-    const strip_placed_t *placed = w->memory.finishing->ready;
-    if (!placed)
+    const strip_finishing_t *f = w->memory.finishing;
+    if (!f->ready)
         return;
-    w->plan->finish(&w->epilogue, &placed->place.part);
+    const twi_gemm_part_t *part = &f->ready->place.part;
+    const int first = (int)f->panel * w->kernel->mr;
+    if (first == 0)
+        w->plan->finish(&w->epilogue, part);
+    for (int row = first; first > 0 && row < part->rows; row++)
+        w->row[part->addends != NULL](&w->epilogue, part, row, f->sums + (row - first) * part->ld_acc * 4);
     twi_strip_done(w);
 }
 
 void twi_strip_hand(const strip_work_t *w, twi_gemm_ready_t *ready_out)
 {
-    const strip_placed_t *placed = w->memory.finishing->ready;
-    const twi_gemm_part_t *part = placed ? &placed->place.part : NULL;
-    if (part && part->cols != TWI_GEMM_ROW_COLS) {
-        twi_strip_finish(w);
-        part = NULL;
-    }
-    ready_out->part = part;
-    if (!part)
+    const strip_finishing_t *f = w->memory.finishing;
+    ready_out->part = NULL;
+    if (!f->ready)
         return;
+    if (f->ready->place.part.cols == TWI_GEMM_ROW_COLS)
+        twi_strip_hand_rows(w, f->ready, f->panel, f->sums, ready_out);
+    else
+        twi_strip_finish(w);
+}
+
+void twi_strip_hand_rows(const strip_work_t *w, const strip_placed_t *placed, int64_t panel, const char *sums,
+                         twi_gemm_ready_t *ready_out)
+{
+    const twi_gemm_part_t *part = &placed->place.part;
+    const int mr = w->kernel->mr, first = (int)panel * mr;
+    ready_out->part = part;
+    ready_out->row = first;
+    ready_out->rows = part->rows - first < mr ? part->rows - first : mr;
+    ready_out->sums = sums;
     ready_out->epilogue = &w->epilogue;
-    ready_out->row = w->row[part->addends != NULL];
+    ready_out->finish = w->row[part->addends != NULL];
     ready_out->cast = w->rounds && !part->addends;
     ready_out->add = w->rounds && part->addends && w->epilogue.out_type == TWI_BFP16;
 }

@@ -71,6 +71,7 @@ typedef struct gmm_tiles {
     char *base;         /* of the strip in our slot */
     int64_t row, rows;  /* of the strip in the product */
     int64_t item_bytes; /* of the result */
+    int mr;             /* rows of a panel */
     int turn;           /* of the worker's tiles: one may be asked for before the last one is through */
 } gmm_tiles_t;
 

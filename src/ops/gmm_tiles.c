@@ -42,6 +42,15 @@ static target_t target_of(const gmm_tiles_t *t, const twi_gemm_tile_t *tile, int
     return (target_t){slot, tile->cols * t->item_bytes, rows};
 }
 
+/* Rows of a tile, from its first one on, that are placed as one: whole panels, if they go to one receiver, or one. */
+static int rows_together(const gmm_tiles_t *t, const twi_gemm_tile_t *tile, int64_t rows_there)
+{
+    if (rows_there == tile->rows)
+        return tile->rows;
+    const int whole = (int)rows_there / t->mr * t->mr;
+    return whole > 0 ? whole : (int)twi_least(tile->rows, t->mr);
+}
+
 enum { TAG_SPLIT = 1 };
 
 /* Around the caches if it is large, so that who reads it does not find it in ours: lines to lines. */
@@ -50,9 +59,11 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     gmm_tiles_t *t = user;
     const int64_t row_bytes = tile->cols * t->item_bytes;
     const target_t to = target_of(t, tile, 0);
+    const int rows = rows_together(t, tile, to.rows);
+    place->part.rows = rows;
     place->part.out = to.at;
     place->part.ld_out = to.step / t->item_bytes;
-    if (to.rows < tile->rows) { /* it has rows of several receivers */
+    if (to.rows < rows) { /* they are those of several receivers */
         place->part.out = t->worker->tiles[t->turn ^= 1];
         place->part.ld_out = tile->cols;
         place->tag = TAG_SPLIT;
@@ -60,7 +71,7 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     }
     place->part.stream = t->g->streams && twi_panels_lines(to.at, to.step, row_bytes);
     if (!place->part.stream)
-        twi_rows_touch(place, to.at, to.step, tile->rows, row_bytes);
+        twi_rows_touch(place, to.at, to.step, rows, row_bytes);
 }
 
 static void split_tile(void *user, const twi_gemm_tile_t *tile, const twi_gemm_place_t *place)

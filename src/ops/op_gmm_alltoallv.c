@@ -123,6 +123,7 @@ static void run_sent(twi_op_t *op, gmm_t *g, const gmm_strip_t *strip, int64_t n
         .row = product->row,
         .rows = product->rows,
         .item_bytes = (int64_t)twi_dtype_bytes(op->problem.product.epilogue.out_type),
+        .mr = op->plan.kernel->mr,
     };
     const twi_gemm_hook_t hook = twi_gmm_tiles_hook(&tiles);
     product->hook = &hook;

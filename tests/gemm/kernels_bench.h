@@ -136,7 +136,7 @@ static void bench_one(const twi_gemm_kernel_t *kernel)
     const bench_t bench = {
         .kernel = kernel,
         .peak = bench_instruction(kernel),
-        .call = {.a = a, .b = b, .acc = acc, .steps = panels_steps(kernel, k), .rows = kernel->mr},
+        .call = {.a = a, .b = b, .acc = acc, .panels = 1, .steps = panels_steps(kernel, k), .rows = kernel->mr},
         .k = k,
         .ops = 2.0 * kernel->mr * kernel->nr * (double)k,
     };

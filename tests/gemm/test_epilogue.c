@@ -379,7 +379,7 @@ static void call_run(call_t *call)
     if (!row || call->part.cols != TWI_GEMM_ROW_COLS)
         return;
     for (int i = call->part.rows - 1; i >= 0; i--)
-        row(&call->epilogue, &call->part, i);
+        row(&call->epilogue, &call->part, i, (const float *)call->part.acc + i * call->part.ld_acc);
     call_check(call);
 }
 

@@ -322,9 +322,17 @@ static void check_tile(const engine_t *e, const twi_gemm_tile_t *tile)
 {
     CHECK(tile->row >= 0 && tile->rows > 0 && tile->row + tile->rows <= e->product.m);
     CHECK(tile->col >= 0 && tile->cols > 0 && tile->col + tile->cols <= e->product.n);
-    CHECK(tile->rows * tile->cols <= TILE_ELEMENTS);
     CHECK_EQ(tile->group, group_of_row(e, tile->row));
     CHECK_EQ(tile->group, group_of_row(e, tile->row + tile->rows - 1));
+}
+
+/* Of a tile of several panels that many which fit a slot, or only one. */
+static int rows_taken(const engine_t *e, const twi_gemm_tile_t *tile, bool one)
+{
+    const int mr = twi_gemm_kernel_find(e->problem.kind, twi_cpu_isa())->mr,
+              most = one ? mr : TILE_ELEMENTS / tile->cols;
+    CHECK(tile->rows <= mr || tile->rows % mr == 0);
+    return tile->rows <= mr ? tile->rows : tile->rows <= most ? tile->rows : most / mr * mr;
 }
 
 static void take_place(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
@@ -332,11 +340,13 @@ static void take_place(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     taker_t *taker = user;
     const engine_t *e = taker->engine;
     check_tile(e, tile);
+    CHECK_EQ(place->part.rows, tile->rows);
     CHECK(place->part.out == e->c + tile->row * e->problem.ldc + tile->col);
     CHECK_EQ(place->part.ld_out, e->problem.ldc);
     const int64_t slot = atomic_fetch_add(&taker->n_placed, 1);
     CHECK(slot < taker->n_slots);
     taker->tiles[slot] = *tile;
+    taker->tiles[slot].rows = place->part.rows = rows_taken(e, tile, slot % 2);
     place->part.out = taker->slots + slot * TILE_ELEMENTS;
     place->part.ld_out = tile->cols;
     place->n_touch = slot % 3 == 0 ? 0 : slot % 3 == 1 ? 5 : TWI_GEMM_TOUCH_MAX;
@@ -411,7 +421,8 @@ static void try_idle_hook(engine_t *e, twi_gemm_space_t *space, const uint32_t *
 
 static void try_hooks(int threads)
 {
-    static const int64_t shapes[][3] = {{53, 70, 100}, {53, 300, 45}, {53, 0, 20}, {1, 65, 70}, {130, 33, 17}};
+    static const int64_t shapes[][3] = {{53, 70, 100}, {53, 300, 45}, {53, 0, 20},
+                                        {1, 65, 70},   {130, 33, 17}, {230, 40, 70}};
     static const twi_gemm_blocks_t blocks[] = {{0}, {.mb = 1, .nb = 1, .kb = 32, .pass = 1}, {.stack = 1}};
     panels_random_t random = panels_random(default_seed);
     twi_team_t *team = NULL;
@@ -583,13 +594,16 @@ static void compute_backwards(engine_t *e, const uint32_t *wanted)
     check_result(e, wanted, "strips");
 }
 
-/* A tile's number is that of its panel in the whole strip. */
+/* A tile's number is that of its first panel in the whole strip; rows of its panels follow each other. */
 static void check_panel(void *panels, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
 {
     const twi_gemm_panel_t *panel = (const twi_gemm_panel_t *)panels + tile->panel;
-    (void)place;
-    CHECK_EQ(tile->row, panel->row);
-    CHECK_EQ(tile->rows, panel->rows);
+    int64_t row = tile->row;
+    for (; row < tile->row + tile->rows; row += panel++->rows)
+        CHECK_EQ(row, panel->row);
+    CHECK_EQ(row, tile->row + tile->rows);
+    if (tile->rows > panel[-1].rows && tile->panel % 3 == 0)
+        place->part.rows = panel[-1].rows; /* which all of them have */
 }
 
 /* A strip of panels from anywhere. */
@@ -614,10 +628,31 @@ static void compute_panels(const twi_gemm_plan_t *plan, int group, twi_gemm_pane
     panels_unguard(&memory);
 }
 
-/* Panels of many heights, in an order in which no two are neighbours, as many at a time as a strip may have. */
-static void compute_scattered(engine_t *e, const uint32_t *wanted)
+/* The halves of a list of panels in turn, each backwards. */
+static void scatter(const twi_gemm_panel_t *panels, int n, twi_gemm_panel_t *out)
 {
-    enum { STRIDE = 7, ROWS_MAX = 64 };
+    for (int i = 0; i < n; i++)
+        out[i] = panels[i % 2 ? n / 2 - 1 - i / 2 : n - 1 - i / 2];
+}
+
+/* Two at a time, the last ones first. */
+static void turn(const twi_gemm_panel_t *panels, int n, twi_gemm_panel_t *out)
+{
+    for (int left = n, at = 0; left > 0;) {
+        const int some = left < 2 ? left : 2;
+        for (int i = left - some; i < left; i++)
+            out[at++] = panels[i];
+        left -= some;
+    }
+}
+
+/*
+ * Panels of many heights, in an order in which no two are neighbours, or whole ones of which some are, as many at a time
+ * as a strip may have.
+ */
+static void compute_scattered(engine_t *e, const uint32_t *wanted, bool whole)
+{
+    enum { STRIDE = 7, ROWS_MAX = 192 };
     twi_gemm_plan_t plan;
     poison(e);
     twi_gemm_plan(&e->problem, &plan);
@@ -628,11 +663,10 @@ static void compute_scattered(engine_t *e, const uint32_t *wanted)
         twi_gemm_panel_t panels[ROWS_MAX], scattered[ROWS_MAX];
         int n = 0;
         for (; row < end; n++, row += panels[n - 1].rows) {
-            const int64_t left = end - row, height = 1 + n * STRIDE % mr;
+            const int64_t left = end - row, height = whole ? mr : 1 + n * STRIDE % mr;
             panels[n] = (twi_gemm_panel_t){.row = row, .rows = (int)(left < height ? left : height)};
         }
-        for (int i = 0; i < n; i++) /* the halves of the list in turn, each backwards */
-            scattered[i] = panels[i % 2 ? n / 2 - 1 - i / 2 : n - 1 - i / 2];
+        (whole ? turn : scatter)(panels, n, scattered);
         for (int i = 0; i < n; i += most)
             compute_panels(&plan, g, scattered + i, n - i < most ? n - i : most);
     }
@@ -651,14 +685,15 @@ MM_TEST(strips)
     (void)level;
     for (int i = 0; i < 2 * MM_LENGTH(all_types); i++) {
         engine_t e;
-        engine_open(&e, all_types[i / 2], 53, i % 2 ? 65 : 200, 135, i % 2 ? counts : NULL, &random);
+        engine_open(&e, all_types[i / 2], i % 2 ? 53 : 183, i % 2 ? 65 : 200, 135, i % 2 ? counts : NULL, &random);
         run(&e, space);
         uint32_t *wanted = result(&e);
         for (int way = 0; way < 2 * MM_LENGTH(blocks); way++) {
             use_packed(&e, way % 2);
             e.problem.blocks = blocks[way / 2];
             compute_backwards(&e, wanted);
-            compute_scattered(&e, wanted);
+            compute_scattered(&e, wanted, false);
+            compute_scattered(&e, wanted, true);
         }
         free(wanted);
         engine_close(&e);

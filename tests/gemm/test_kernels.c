@@ -98,6 +98,7 @@ static void call_kernel(const trial_t *trial, int64_t first, int64_t steps, int 
         .stored = trial->stored,
         .kind = trial->kind,
         .acc = acc,
+        .panels = 1,
         .steps = steps,
         .far = first % 3 == 0 ? steps - steps / 2 : 0,
         .rows = rows,
@@ -690,7 +691,7 @@ static void try_longest(const twi_gemm_kernel_t *kernel, int a_value, int b_valu
     memset(values, b_value, EXACT_K);
     void *b = panel_of(kernel, false, values);
     const twi_gemm_call_t call = {
-        .a = a, .b = b, .acc = acc, .steps = panels_steps(kernel, EXACT_K), .rows = kernel->mr};
+        .a = a, .b = b, .acc = acc, .panels = 1, .steps = panels_steps(kernel, EXACT_K), .rows = kernel->mr};
     if (kernel->flags & TWI_KERNEL_AMX)
         twi_gemm_tiles_begin();
     kernel->run(&call);

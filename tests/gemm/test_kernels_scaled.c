@@ -47,6 +47,7 @@ static twi_gemm_call_t call_of(memory_t *m, twi_gemm_kind_t kind, bool offsets)
         .kind = kind,
         .scales = {.scale = m->scale, .offset = offsets ? m->offset : NULL, .group = 1, .group_left = 1},
         .acc = m->got,
+        .panels = 1,
         .steps = 1,
         .rows = 1,
     };
@@ -196,7 +197,7 @@ static void products(const twi_gemm_kernel_t *kernel)
         memcpy(m.got, m.start, sizeof m.got);
         memcpy(m.want, m.start, sizeof m.want);
         const twi_gemm_call_t call = {
-            .a = m.a, .b = m.lanes, .acc = m.want, .steps = p.k, .rows = p.rows, .accumulate = p.adds};
+            .a = m.a, .b = m.lanes, .acc = m.want, .panels = 1, .steps = p.k, .rows = p.rows, .accumulate = p.adds};
         kernel->run(&call);
         const int64_t cut = panels_below(&rng, p.k + 1);
         call_part(&p, kernel, &m, 0, cut);

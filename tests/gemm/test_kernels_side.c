@@ -13,7 +13,8 @@
 
 enum {
     SIDE = 32,       /* rows and columns of a tile */
-    MAX_STEPS = 9,   /* of a call */
+    MAX_STEPS = 9,   /* of a call, */
+    MAX_PANELS = 4,  /* and of A */
     SPLIT_STEPS = 3, /* of a panel that is split */
     LINE_WORDS = 32,
     STEP_LINES = 32, /* of a stored panel */
@@ -27,7 +28,7 @@ static panels_random_t rng;
 
 typedef struct call_memory {
     _Alignas(64) uint8_t a[MAX_STEPS * 2 * 2048], b[MAX_STEPS * 2 * 2048];
-    _Alignas(64) uint32_t acc[SIDE * SIDE];
+    _Alignas(64) uint32_t acc[MAX_PANELS * SIDE * SIDE];
 } call_memory_t;
 
 /* ---- Calls ------------------------------------------------------------------------------------ */
@@ -42,7 +43,7 @@ static void fill_ones(call_memory_t *memory, twi_gemm_lane_t lane)
 {
     const bool planes = lane == TWI_LANE_F16X2;
     memset(memory, 0, sizeof *memory);
-    for (int i = 0; i < SIDE * SIDE; i++)
+    for (int i = 0; i < MAX_PANELS * SIDE * SIDE; i++)
         memory->acc[i] = lane == TWI_LANE_S8 ? 7 : twi_f32_bits(7.0f);
     if (lane == TWI_LANE_S8) {
         memset(memory->a, 1, sizeof memory->a);
@@ -56,7 +57,10 @@ static void fill_ones(call_memory_t *memory, twi_gemm_lane_t lane)
     }
 }
 
-/* Runs a call with what it has on the side, and looks at its own sums and at the calls. */
+/*
+ * Runs a call with what it has on the side, and looks at its own sums and at the calls. The same panel of A is there
+ * several times, unless rows are finished.
+ */
 static void run_call(const twi_gemm_kernel_t *kernel, int steps, int n_aside, twi_gemm_call_t *call)
 {
     static call_memory_t memory;
@@ -67,8 +71,10 @@ static void run_call(const twi_gemm_kernel_t *kernel, int steps, int n_aside, tw
     call->a = memory.a;
     call->b = memory.b;
     call->acc = memory.acc;
+    call->panels = call->ready.part ? 1 : 1 + panels_below(&rng, MAX_PANELS);
+    call->acc_step = SIDE * SIDE * 4;
     call->steps = steps;
-    call->rows = panels_below(&rng, 2) ? SIDE : 1 + (int)panels_below(&rng, SIDE);
+    call->rows = call->panels > 1 || panels_below(&rng, 2) ? SIDE : 1 + (int)panels_below(&rng, SIDE);
     call->aside = count;
     call->aside_arg = &calls;
     call->n_aside = n_aside;
@@ -83,7 +89,7 @@ static void run_call(const twi_gemm_kernel_t *kernel, int steps, int n_aside, tw
     twi_gemm_tiles_end();
     CHECK_EQ(calls, n_aside);
     const int sum = kernel->ks * steps + (call->accumulate ? 7 : 0);
-    for (int i = 0; i < call->rows * SIDE; i++)
+    for (int64_t i = 0; i < ((call->panels - 1) * SIDE + call->rows) * SIDE; i++)
         CHECK_EQ(kernel->lane == TWI_LANE_S8 ? (uint32_t)sum : twi_f32_bits((float)sum), memory.acc[i]);
 }
 
@@ -133,7 +139,7 @@ static void try_cast(const twi_gemm_kernel_t *kernel, int rows, bool f16, bool s
         .ld_out = (int64_t)step / 2,
         .stream = stream,
     };
-    twi_gemm_call_t call = {.ready = {.part = &part, .epilogue = &epilogue, .cast = true}};
+    twi_gemm_call_t call = {.ready = {.part = &part, .rows = rows, .sums = sums, .epilogue = &epilogue, .cast = true}};
     run_call(kernel, 1 + (int)panels_below(&rng, MAX_STEPS), panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0,
              &call);
     for (int r = 0; r < rows; r++)
@@ -250,8 +256,10 @@ static void try_short(const twi_gemm_kernel_t *kernel, int rows, bool f16, bool 
     };
     finish_short(&c, part, &epilogue);
     twi_gemm_call_t call = {.ready = {.part = &part,
+                                      .rows = part.rows,
+                                      .sums = part.acc,
                                       .epilogue = &epilogue,
-                                      .row = twi_gemm_row(TWI_ISA_AMX, &epilogue, adds),
+                                      .finish = twi_gemm_row(TWI_ISA_AMX, &epilogue, adds),
                                       .cast = !adds,
                                       .add = adds}};
     run_call(kernel, 1 + (int)panels_below(&rng, MAX_STEPS), panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0,
@@ -273,26 +281,156 @@ static void shorts(const twi_gemm_kernel_t *kernel)
         }
 }
 
+/* ---- Panels ----------------------------------------------------------------------------------- */
+
+/* Panels of A that are finished one during the steps for the next, and a tile before them. */
+typedef struct panels_case {
+    _Alignas(64) uint8_t a[MAX_PANELS][MAX_STEPS * 2 * 2048], b[MAX_STEPS * 2 * 2048];
+    _Alignas(64) uint32_t start[MAX_PANELS][SIDE * SIDE], sums[MAX_PANELS][SIDE * SIDE], acc[MAX_PANELS][SIDE * SIDE];
+    _Alignas(64) uint16_t out[(1 + MAX_PANELS) * SIDE * SIDE], wanted[(1 + MAX_PANELS) * SIDE * SIDE];
+    uint16_t addend[(1 + MAX_PANELS) * SIDE * SIDE];
+    float token[(1 + MAX_PANELS) * SIDE];
+} panels_case_t;
+
+/* Small numbers, of which sums are exact. */
+static void fill_panel(twi_gemm_lane_t lane, uint8_t *panel, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += 2) {
+        const float value = (float)panels_below(&rng, 9) - 4.0f;
+        const uint16_t bits = lane == TWI_LANE_S8 ? (uint16_t)panels_next(&rng) : (uint16_t)(twi_f32_bits(value) >> 16);
+        memcpy(panel + i, &bits, 2);
+    }
+}
+
+static void fill_panels(panels_case_t *c, twi_gemm_lane_t lane)
+{
+    for (int i = 0; i < MAX_PANELS; i++) {
+        fill_panel(lane, c->a[i], (int64_t)sizeof c->a[i]);
+        for (int j = 0; j < SIDE * SIDE; j++)
+            c->start[i][j] = lane == TWI_LANE_S8 ? (uint32_t)j : twi_f32_bits((float)(j % 97));
+    }
+    fill_panel(lane, c->b, (int64_t)sizeof c->b);
+    for (int i = 0; i < (1 + MAX_PANELS) * SIDE * SIDE; i++)
+        c->addend[i] = (uint16_t)(twi_f32_bits((float)panels_below(&rng, 1000) - 500.0f) >> 16);
+    for (int i = 0; i < (1 + MAX_PANELS) * SIDE; i++)
+        c->token[i] = (float)(i + 1);
+    memset(c->out, PANELS_FILLING, sizeof c->out);
+    memset(c->wanted, PANELS_FILLING, sizeof c->wanted);
+}
+
+/* Each panel in a call of its own: what the sums are. */
+static void sum_panels(const twi_gemm_kernel_t *kernel, panels_case_t *c, twi_gemm_call_t call, int n)
+{
+    call.panels = 1;
+    call.n_aside = 0;
+    memcpy(c->sums, c->start, sizeof c->sums);
+    for (int i = 0; i < n; i++) {
+        call.a = c->a[i];
+        call.acc = c->sums[i];
+        kernel->run(&call);
+    }
+}
+
+/* n panels, the first one in a call before; all sums at one place or each at its own. The tile has a panel before. */
+static void try_panels(const twi_gemm_kernel_t *kernel, int n, bool apart, int way)
+{
+    static panels_case_t c;
+    const bool integer = kernel->lane == TWI_LANE_S8, adds = way == 1;
+    const void *addends[2] = {c.addend, c.addend};
+    int calls = 0;
+    fill_panels(&c, kernel->lane);
+    const twi_gemm_epilogue_t epilogue = {.integer = integer, .out_type = TWI_BFP16, .token = integer ? c.token : NULL};
+    twi_gemm_part_t part = {
+        .acc = c.sums,
+        .ld_acc = SIDE,
+        .rows = n * SIDE,
+        .cols = SIDE,
+        .out = c.out,
+        .ld_out = SIDE,
+        .stream = n % 2,
+        .addends = adds ? addends : NULL,
+        .n_addends = adds ? 2 : 0,
+        .own = n % 2,
+        .ld_addend = SIDE,
+    };
+    twi_gemm_call_t call = {
+        .b = c.b,
+        .panels = 1,
+        .a_step = (int64_t)sizeof c.a[0],
+        .acc_step = apart ? (int64_t)sizeof c.acc[0] : 0,
+        .steps = 1 + panels_below(&rng, MAX_STEPS),
+        .rows = SIDE,
+        .accumulate = apart && panels_below(&rng, 2),
+        .aside = count,
+        .aside_arg = &calls,
+        .n_aside = (int)panels_below(&rng, 2) * 7,
+    };
+    call.far = call.steps / 2;
+    memcpy(c.acc, c.start, sizeof c.acc);
+    twi_gemm_tiles_begin();
+    sum_panels(kernel, &c, call, n);
+    call.a = c.a[0];
+    call.acc = c.acc[0];
+    kernel->run(&call);
+    call.a = c.a[1];
+    call.acc = c.acc[apart ? 1 : 0];
+    call.panels = n - 1;
+    call.ready = (twi_gemm_ready_t){
+        .part = &part,
+        .row = SIDE,
+        .rows = SIDE,
+        .sums = c.acc[0],
+        .epilogue = &epilogue,
+        .finish = twi_gemm_row(TWI_ISA_AMX, &epilogue, adds),
+        .cast = way == 0,
+        .add = adds,
+    };
+    part.rows += SIDE;
+    kernel->run(&call);
+    twi_gemm_tiles_end();
+    CHECK_EQ(calls, 2 * call.n_aside);
+    CHECK_EQ(memcmp(c.acc[apart ? n - 1 : 0], c.sums[n - 1], sizeof c.sums[0]), 0);
+    /* the same at once, by another level */
+    addends[0] = addends[1] = c.addend + SIDE * SIDE;
+    part.row = SIDE;
+    part.rows = (n - 1) * SIDE;
+    part.out = c.wanted + SIDE * SIDE;
+    twi_gemm_finish(TWI_ISA_PORTABLE)(&epilogue, &part);
+    CHECK_EQ(memcmp(c.out, c.wanted, sizeof c.out), 0);
+}
+
+static void several(const twi_gemm_kernel_t *kernel)
+{
+    rng = panels_random(35);
+    for (int trial = 0; trial < 20; trial++)
+        for (int n = 2; n <= MAX_PANELS; n++)
+            for (int way = 0; way < 6; way++)
+                try_panels(kernel, n, way & 1, way / 2);
+}
+
 /* ---- Rows ------------------------------------------------------------------------------------- */
 
 /* Rows must come in order, each once. */
-static void count_row(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part, int row)
+static void count_row(const twi_gemm_epilogue_t *epilogue, const twi_gemm_part_t *part, int row, const void *sums)
 {
     int *next = part->out;
     CHECK_EQ(epilogue->out_type, TWI_FP32);
     CHECK_EQ(row, *next);
+    CHECK_EQ((uintptr_t)sums, (uintptr_t)((const float *)part->acc + row % SIDE * part->ld_acc));
     ++*next;
 }
 
 static void rows(const twi_gemm_kernel_t *kernel)
 {
+    static _Alignas(64) float tile[SIDE * SIDE];
     rng = panels_random(33);
     for (int n = 1; n <= SIDE; n++) {
         for (int steps = 1; steps <= MAX_STEPS; steps++) {
             int next = 0;
             const twi_gemm_epilogue_t epilogue = {.out_type = TWI_FP32};
-            const twi_gemm_part_t part = {.rows = n, .cols = SIDE, .out = &next};
-            twi_gemm_call_t call = {.ready = {.part = &part, .epilogue = &epilogue, .row = count_row}};
+            const twi_gemm_part_t part = {.acc = tile, .ld_acc = SIDE, .rows = n, .cols = SIDE, .out = &next};
+            twi_gemm_call_t call = {
+                .ready = {.part = &part, .rows = n, .sums = tile, .epilogue = &epilogue, .finish = count_row}};
             run_call(kernel, steps, panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0, &call);
             CHECK_EQ(next, n);
         }
@@ -318,7 +456,7 @@ static void try_split(const twi_gemm_kernel_t *kernel, int64_t first, int64_t li
     const twi_gemm_epilogue_t epilogue = {.out_type = TWI_FP16};
     const twi_gemm_part_t part = {.acc = ones, .ld_acc = SIDE, .rows = 1, .cols = SIDE, .out = cast};
     if (panels_below(&rng, 2))
-        call.ready = (twi_gemm_ready_t){.part = &part, .epilogue = &epilogue, .cast = true};
+        call.ready = (twi_gemm_ready_t){.part = &part, .rows = 1, .sums = ones, .epilogue = &epilogue, .cast = true};
     run_call(kernel, 1 + (int)panels_below(&rng, MAX_STEPS), panels_below(&rng, 2) ? (int)panels_below(&rng, 20) : 0,
              &call);
     for (int64_t line = 0; line < SPLIT_STEPS * STEP_LINES; line++) {
@@ -396,14 +534,17 @@ static void try_int8(const twi_gemm_kernel_t *kernel, const int8_case_t *c)
         .a = m.a,
         .b = m.panel,
         .acc = m.acc,
+        .panels = 1,
         .steps = c->steps,
         .rows = 1 + (int)panels_below(&rng, SIDE),
     };
     int next = 0, calls = 0;
     const twi_gemm_epilogue_t epilogue = {.out_type = TWI_FP32};
-    const twi_gemm_part_t part = {.rows = 1 + (int)panels_below(&rng, SIDE), .cols = SIDE, .out = &next};
+    const twi_gemm_part_t part = {
+        .acc = m.acc, .ld_acc = SIDE, .rows = 1 + (int)panels_below(&rng, SIDE), .cols = SIDE, .out = &next};
     if (panels_below(&rng, 2))
-        call.ready = (twi_gemm_ready_t){.part = &part, .epilogue = &epilogue, .row = count_row};
+        call.ready = (twi_gemm_ready_t){
+            .part = &part, .rows = part.rows, .sums = m.acc, .epilogue = &epilogue, .finish = count_row};
     if (c->own) {
         call.aside = count;
         call.aside_arg = &calls;
@@ -495,6 +636,21 @@ TEST(shorts_f16)
 TEST(shorts_s8)
 {
     try_kernel("twi_gemm_s8_s8_s32_32x32x64__amx", shorts);
+}
+
+TEST(several_bf16)
+{
+    try_kernel("twi_gemm_bf16_bf16_f32_32x32x32__amx", several);
+}
+
+TEST(several_f16)
+{
+    try_kernel("twi_gemm_f16_f16_f32_32x32x32__amx", several);
+}
+
+TEST(several_s8)
+{
+    try_kernel("twi_gemm_s8_s8_s32_32x32x64__amx", several);
 }
 
 TEST(rows_bf16)

@@ -137,12 +137,16 @@ static void tall(tw_comm_t *comm, void *arg)
     static const int rounds[] = {TW_ROUNDS_AUTO, 2, TW_ROUNDS_UNFUSED};
     const int size = tw_comm_size(comm);
     panels_random_t random = panels_random(default_seed + 50u + *(const uint64_t *)arg);
-    for (int i = 0; i < OP_KINDS * MM_LENGTH(rounds); i++) {
-        const op_kind_t kind = (op_kind_t)(i % OP_KINDS);
+    for (int i = 0; i < 2 * OP_KINDS * MM_LENGTH(rounds); i++) {
+        const op_kind_t kind = (op_kind_t)(i / 2 % OP_KINDS);
         const int64_t rows = (int64_t)704 * size, m = kind == OP_ALL_GATHER_MM ? rows / size : rows;
         op_case_t c = op_sample(kind, &op_float_types[i % 2], size, (op_shape_t){m, 40, 130}, i, &random);
         c.packed = true;
-        c.rounds = rounds[i / OP_KINDS];
+        c.rounds = rounds[i / 2 / OP_KINDS];
+        if (c.rounds == TW_ROUNDS_AUTO) { /* what is most common */
+            c.wire = TW_WIRE_OUT;
+            c.x3 = false;
+        }
         if (c.experts > 0) {
             c.shared_m = rows;
             c.shared_k = 33;

@@ -58,8 +58,8 @@ AMX_INLINE const char *amx_ahead(const char *ahead, int64_t lines, int lower)
 
 AMX_INLINE int64_t amx_ahead_lines(const twi_gemm_call_t *call)
 {
-    const int64_t lines = call->ahead_bytes / AMX_LINE;
-    return lines > 0 && call->steps > 0 ? (lines + call->steps - 1) / call->steps : 0;
+    const int64_t lines = call->ahead_bytes / AMX_LINE, steps = call->panels * call->steps;
+    return lines > 0 && steps > 0 ? (lines + steps - 1) / steps : 0;
 }
 
 AMX_INLINE void amx_load_sums(const char *acc, int lower)
@@ -101,13 +101,16 @@ enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_ROWS = 4, AMX_SPLIT = 8, AMX_DEQUANT = 1
 
 typedef struct amx_side {
     const twi_gemm_call_t *call;
-    int64_t gaps; /* of the call */
-    int64_t near; /* steps to come whose b stays in the first-level cache */
+    int64_t gaps;                        /* of a panel, */
+    int64_t near;                        /* and steps to come whose b stays in the first-level cache */
+    const char *ahead;                   /* what to ask for, */
+    int64_t ahead_lines;                 /* at each step */
+    int64_t touches, rows, makes, calls; /* pieces for a panel */
     int64_t touch_due, rows_due, make_due, call_due;
     twi_touch_t touch;
     const twi_gemm_part_t *part; /* that is finished */
-    int row, rows;               /* the next one of it, and all; if they are cast or added up: */
-    const float *row_from;
+    int row;                     /* the next one of it, */
+    const float *row_from;       /* and its sums; if rows are cast or added up: */
     char *row_to;
     int64_t row_step;
     bool stream, f16;
@@ -127,13 +130,17 @@ typedef struct amx_side {
 /* One step: multiplies planes at a and b into the sums, and has amx_gap before each few products. */
 typedef void amx_step_fn(const char *a, const char *b, amx_side_t *side);
 
+/* The sums of a panel of A to acc, if there is more to it than storing them. */
+typedef void amx_settle_fn(const twi_gemm_call_t *call, const char *a, char *acc, int lower);
+
 /* The steps of a kernel. */
 typedef struct amx_steps {
     amx_step_fn *full, *upper;
-    size_t bytes; /* of the planes */
-    int gaps;     /* of a step */
-    int kinds;    /* of work on the side that there may be */
-    bool integer; /* sums are int32 */
+    amx_settle_fn *settle; /* may be NULL */
+    size_t bytes;          /* of the planes */
+    int gaps;              /* of a step */
+    int kinds;             /* of work on the side that there may be */
+    bool integer;          /* sums are int32 */
 } amx_steps_t;
 
 AMX_INLINE void amx_store_line(bool stream, char *to, __m512i line)
@@ -180,7 +187,6 @@ AMX_INLINE amx_row_t amx_next_row(amx_side_t *side)
         row.left = _mm512_add_ps(row.left, _mm512_loadu_ps(side->fbias));
         row.right = _mm512_add_ps(row.right, _mm512_loadu_ps(side->fbias + AMX_HALF));
     }
-    side->row_from += 2 * AMX_HALF;
     return row;
 }
 
@@ -203,9 +209,10 @@ AMX_INLINE void amx_put_row(amx_side_t *side, bool done, __m512i line)
         for (int i = 0; i < part->n_also; i++)
             amx_store_line(side->stream, part->also[i].at + side->row * part->also[i].step, line);
     } else {
-        side->call->ready.row(side->call->ready.epilogue, part, side->row);
+        side->call->ready.finish(side->call->ready.epilogue, part, side->row, side->row_from);
     }
     side->row++;
+    side->row_from += 2 * AMX_HALF;
     side->row_to += side->row_step;
 }
 
@@ -244,8 +251,10 @@ AMX_INLINE void amx_finish_row(amx_side_t *side)
         amx_cast_row(side);
     else if ((side->kinds & AMX_ADD) && (!(side->kinds & AMX_ROWS) || ready->add))
         amx_add_row(side);
-    else
-        ready->row(ready->epilogue, side->part, side->row++);
+    else {
+        ready->finish(ready->epilogue, side->part, side->row++, side->row_from);
+        side->row_from += 2 * AMX_HALF;
+    }
 }
 
 AMX_INLINE void amx_split_line(amx_side_t *side)
@@ -288,21 +297,20 @@ AMX_INLINE void amx_make_line(amx_side_t *side)
 
 AMX_INLINE void amx_gap(amx_side_t *side)
 {
-    const twi_gemm_call_t *call = side->call;
     if (side->kinds & AMX_TOUCH)
-        for (side->touch_due += call->touch_lines; side->touch_due >= side->gaps; side->touch_due -= side->gaps)
+        for (side->touch_due += side->touches; side->touch_due >= side->gaps; side->touch_due -= side->gaps)
             twi_touch_next(&side->touch);
     if (side->kinds & (AMX_CAST | AMX_ROWS | AMX_ADD))
         for (side->rows_due += side->rows; side->rows_due >= side->gaps; side->rows_due -= side->gaps)
             amx_finish_row(side);
     if (side->kinds & (AMX_SPLIT | AMX_DEQUANT))
-        for (side->make_due += call->make.lines; side->make_due >= side->gaps; side->make_due -= side->gaps)
+        for (side->make_due += side->makes; side->make_due >= side->gaps; side->make_due -= side->gaps)
             amx_make_line(side);
     if (side->kinds & AMX_DEQUANT)
         amx_fence(); /* the step may be among it */
     if (side->kinds & AMX_CALL)
-        for (side->call_due += call->n_aside; side->call_due >= side->gaps; side->call_due -= side->gaps)
-            call->aside(call->aside_arg);
+        for (side->call_due += side->calls; side->call_due >= side->gaps; side->call_due -= side->gaps)
+            side->call->aside(side->call->aside_arg);
 }
 
 AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, amx_steps_t steps, int kinds)
@@ -310,27 +318,26 @@ AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, amx_steps_t steps, i
     amx_side_t side = {
         .call = call,
         .gaps = call->steps * steps.gaps,
-        .near = call->steps - call->far,
-        .kinds = kinds,
-        .integer = steps.integer,
+        .ahead = call->ahead,
+        .ahead_lines = amx_ahead_lines(call),
     };
     if (kinds & AMX_TOUCH)
         side.touch = twi_touch_begin(call);
     if ((kinds & (AMX_CAST | AMX_ROWS | AMX_ADD)) && call->ready.part) {
         const twi_gemm_epilogue_t *e = call->ready.epilogue;
         const twi_gemm_part_t *part = side.part = call->ready.part;
-        side.rows = part->rows;
-        side.row_from = part->acc;
-        side.row_to = part->out;
+        side.row = call->ready.row;
+        side.rows = call->ready.rows;
         side.row_step = part->ld_out * 2;
+        side.row_to = (char *)part->out + side.row * side.row_step;
         side.stream = part->stream;
         side.f16 = e->out_type == TWI_FP16;
         side.ibias = e->ibias ? e->ibias + part->col : NULL;
         side.scale = e->scale ? e->scale + part->col : NULL;
         side.fbias = e->fbias ? e->fbias + part->col : NULL;
-        side.token = e->token ? e->token + part->row : NULL;
+        side.token = e->token ? e->token + part->row + side.row : NULL;
         if ((kinds & AMX_ADD) && call->ready.add && part->n_addends == 2) {
-            side.addend = part->addends[1 - part->own];
+            side.addend = (const char *)part->addends[1 - part->own] + side.row * AMX_LINE;
             side.addend_ahead = part->addend_ahead;
         }
     }
@@ -350,19 +357,63 @@ AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, amx_steps_t steps, i
     return side;
 }
 
-AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lower, int kinds)
+/* What panel i of a call has of n pieces. */
+AMX_INLINE int64_t amx_share(const twi_gemm_call_t *call, int64_t i, int64_t n)
 {
-    const char *a = call->a, *b = call->b, *ahead = call->ahead;
-    const int64_t ahead_lines = amx_ahead_lines(call);
-    amx_side_t side = amx_side(call, steps, kinds);
+    return n == 0 ? 0 : n * (i + 1) / call->panels - n * i / call->panels;
+}
+
+/* The work on the side of panel i. */
+AMX_INLINE void amx_begin_panel(amx_side_t *side, int64_t i)
+{
+    const twi_gemm_call_t *call = side->call;
+    side->near = call->steps - call->far;
+    side->touches = amx_share(call, i, call->touch_lines);
+    side->makes = amx_share(call, i, call->make.lines);
+    side->calls = amx_share(call, i, call->n_aside);
+    side->row_from = (const float *)((uintptr_t)call->ready.sums + (uintptr_t)(i * call->acc_step));
+}
+
+/* The steps of a panel. */
+AMX_INLINE void amx_panel(amx_side_t *state, const char *a, amx_steps_t steps, int lower, int kinds)
+{
+    amx_side_t side = *state;
+    const twi_gemm_call_t *call = side.call;
+    const char *b = call->b;
+    side.kinds = kinds;
+    side.integer = steps.integer;
     for (int64_t s = call->steps; s > 0; s--) {
-        ahead = amx_ahead(ahead, ahead_lines, lower);
+        side.ahead = amx_ahead(side.ahead, side.ahead_lines, lower);
         if (lower)
             steps.full(a, b, &side);
         else
             steps.upper(a, b, &side);
         a += steps.bytes;
         b += steps.bytes;
+    }
+    *state = side;
+}
+
+typedef void amx_panel_fn(amx_side_t *side, const char *a);
+
+/* All panels of a call, with work on the side of these kinds, for which `panel` is made. */
+AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, amx_panel_fn *panel, int lower, int kinds)
+{
+    amx_side_t side = amx_side(call, steps, kinds);
+    for (int64_t i = 0; i < call->panels; i++) {
+        const char *a = (const char *)call->a + i * call->a_step;
+        char *acc = (char *)call->acc + i * call->acc_step;
+        amx_begin_panel(&side, i);
+        amx_fence();
+        if (call->accumulate)
+            amx_load_sums(acc, lower);
+        else
+            amx_zero_sums(lower);
+        panel(&side, a);
+        if (steps.settle)
+            steps.settle(call, a, acc, lower);
+        else
+            amx_store_sums(acc, lower);
     }
 }
 
@@ -375,52 +426,24 @@ AMX_INLINE int amx_kinds(const twi_gemm_call_t *call, int kinds)
            (call->make.lines > 0 ? kinds & (AMX_SPLIT | AMX_DEQUANT) : 0) | (call->n_aside > 0 ? AMX_CALL : 0);
 }
 
-/* The steps of a call. lower: there are more than 16 rows. */
-typedef void amx_loop_fn(const twi_gemm_call_t *call, int lower);
-
-/* The whole call, but that the sums go to `out` instead of call->acc. */
-AMX_INLINE void amx_product(const twi_gemm_call_t *call, void *out, amx_loop_fn *loop, int lower)
-{
-    amx_fence();
-    if (call->accumulate)
-        amx_load_sums(call->acc, lower);
-    else
-        amx_zero_sums(lower);
-    loop(call, lower);
-    amx_store_sums(out, lower);
-}
-
-AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_loop_fn *loop)
-{
-    if (call->rows > AMX_HALF)
-        amx_product(call, out, loop, 1);
-    else
-        amx_product(call, out, loop, 0);
-}
-
 /*
- * Loops of a kernel whose steps are name##_steps(): one for each work on the side that is common, with registers of its
- * own, since what is done between products has to be short. What is rare shares one. Nothing but kernels touches tile
- * registers, so functions may be called in between.
+ * Panels of a kernel whose steps are name##_steps(): a function for each work on the side that is common, with registers
+ * of its own, since what is done between products has to be short. What is rare shares one. Nothing but kernels touches
+ * tile registers, so functions may be called in between.
  */
-#define AMX_LOOP(name, work, some)                                                           \
-    static __attribute__((noinline)) void name##_##work##_full(const twi_gemm_call_t *call)  \
-    {                                                                                        \
-        amx_run(call, name##_steps(), 1, some);                                              \
-    }                                                                                        \
-    static __attribute__((noinline)) void name##_##work##_upper(const twi_gemm_call_t *call) \
-    {                                                                                        \
-        amx_run(call, name##_steps(), 0, some);                                              \
+#define AMX_PANEL(name, work, some)                                                              \
+    static __attribute__((noinline)) void name##_##work##_full(amx_side_t *side, const char *a)  \
+    {                                                                                            \
+        amx_panel(side, a, name##_steps(), 1, some);                                             \
+    }                                                                                            \
+    static __attribute__((noinline)) void name##_##work##_upper(amx_side_t *side, const char *a) \
+    {                                                                                            \
+        amx_panel(side, a, name##_steps(), 0, some);                                             \
     }
 
-#define AMX_TAKE(name, work, some)                                      \
-    if (kinds == (some) && (name##_steps().kinds & (some)) == (some)) { \
-        if (lower)                                                      \
-            name##_##work##_full(call);                                 \
-        else                                                            \
-            name##_##work##_upper(call);                                \
-        return;                                                         \
-    }
+#define AMX_TAKE(name, work, some)                                    \
+    if (kinds == (some) && (name##_steps().kinds & (some)) == (some)) \
+        panel = lower ? name##_##work##_full : name##_##work##_upper;
 
 #define AMX_EACH(name, X)                     \
     X(name, cast, AMX_CAST)                   \
@@ -434,17 +457,20 @@ AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_loop_fn *lo
     X(name, dequant, AMX_DEQUANT)             \
     X(name, dequant_cast, AMX_DEQUANT | AMX_CAST)
 
-#define AMX_LOOPS(name)                                                 \
-    AMX_EACH(name, AMX_LOOP)                                            \
-    AMX_LOOP(name, any, name##_steps().kinds)                           \
-    AMX_INLINE void name##_loop(const twi_gemm_call_t *call, int lower) \
-    {                                                                   \
-        const int kinds = amx_kinds(call, name##_steps().kinds);        \
-        AMX_EACH(name, AMX_TAKE)                                        \
-        if (lower)                                                      \
-            name##_any_full(call);                                      \
-        else                                                            \
-            name##_any_upper(call);                                     \
+/* The whole kernel, `function`. With at most 16 rows there is no lower half. */
+#define AMX_FUNCTION(name, function)                                      \
+    AMX_EACH(name, AMX_PANEL)                                             \
+    AMX_PANEL(name, any, name##_steps().kinds)                            \
+    void function(const twi_gemm_call_t *call)                            \
+    {                                                                     \
+        const int kinds = amx_kinds(call, name##_steps().kinds);          \
+        const bool lower = call->rows > AMX_HALF;                         \
+        amx_panel_fn *panel = lower ? name##_any_full : name##_any_upper; \
+        AMX_EACH(name, AMX_TAKE)                                          \
+        if (lower)                                                        \
+            amx_run(call, name##_steps(), panel, 1, kinds);               \
+        else                                                              \
+            amx_run(call, name##_steps(), panel, 0, kinds);               \
     }
 
 /*
@@ -453,46 +479,41 @@ AMX_INLINE void amx_call(const twi_gemm_call_t *call, void *out, amx_loop_fn *lo
  * there is no room for of B. Loads come before products: a product right after each load left the unit idle more often,
  * with a busy neighbour above all.
  */
-#define AMX_KERNEL(name, dp, integer, kinds)                                                 \
-    AMX_INLINE void name##_upper(const char *a, const char *b, amx_side_t *side)             \
-    {                                                                                        \
-        amx_gap(side);                                                                       \
-        _tile_loadd(4, a, AMX_A_LD);                                                         \
-        _tile_loadd(6, b, AMX_B_LD);                                                         \
-        dp(0, 4, 6);                                                                         \
-        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                           \
-        dp(1, 4, 7);                                                                         \
-    }                                                                                        \
-                                                                                             \
-    AMX_INLINE void name##_full(const char *a, const char *b, amx_side_t *side)              \
-    {                                                                                        \
-        amx_gap(side);                                                                       \
-        _tile_stream_loadd(4, a, AMX_A_LD);                                                  \
-        if (side->near-- > 0) {                                                              \
-            _tile_loadd(6, b, AMX_B_LD);                                                     \
-            _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                \
-            _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                       \
-        } else {                                                                             \
-            _tile_stream_loadd(6, b, AMX_B_LD);                                              \
-            _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                \
-            _tile_stream_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                \
-        }                                                                                    \
-        dp(0, 4, 6);                                                                         \
-        dp(2, 5, 6);                                                                         \
-        dp(3, 5, 7);                                                                         \
-        dp(1, 4, 7);                                                                         \
-    }                                                                                        \
-                                                                                             \
-    AMX_INLINE amx_steps_t name##_steps(void)                                                \
-    {                                                                                        \
-        return (amx_steps_t){name##_full, name##_upper, AMX_PLANE_BYTES, 1, kinds, integer}; \
-    }                                                                                        \
-                                                                                             \
-    AMX_LOOPS(name)                                                                          \
-                                                                                             \
-    void name(const twi_gemm_call_t *call)                                                   \
-    {                                                                                        \
-        amx_call(call, call->acc, name##_loop);                                              \
-    }
+#define AMX_KERNEL(name, dp, integer, kinds)                                                       \
+    AMX_INLINE void name##_upper(const char *a, const char *b, amx_side_t *side)                   \
+    {                                                                                              \
+        amx_gap(side);                                                                             \
+        _tile_loadd(4, a, AMX_A_LD);                                                               \
+        _tile_loadd(6, b, AMX_B_LD);                                                               \
+        dp(0, 4, 6);                                                                               \
+        _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                                 \
+        dp(1, 4, 7);                                                                               \
+    }                                                                                              \
+                                                                                                   \
+    AMX_INLINE void name##_full(const char *a, const char *b, amx_side_t *side)                    \
+    {                                                                                              \
+        amx_gap(side);                                                                             \
+        _tile_stream_loadd(4, a, AMX_A_LD);                                                        \
+        if (side->near-- > 0) {                                                                    \
+            _tile_loadd(6, b, AMX_B_LD);                                                           \
+            _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                      \
+            _tile_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                             \
+        } else {                                                                                   \
+            _tile_stream_loadd(6, b, AMX_B_LD);                                                    \
+            _tile_stream_loadd(5, a + AMX_A_LOWER, AMX_A_LD);                                      \
+            _tile_stream_loadd(7, b + AMX_B_RIGHT, AMX_B_LD);                                      \
+        }                                                                                          \
+        dp(0, 4, 6);                                                                               \
+        dp(2, 5, 6);                                                                               \
+        dp(3, 5, 7);                                                                               \
+        dp(1, 4, 7);                                                                               \
+    }                                                                                              \
+                                                                                                   \
+    AMX_INLINE amx_steps_t name##_steps(void)                                                      \
+    {                                                                                              \
+        return (amx_steps_t){name##_full, name##_upper, NULL, AMX_PLANE_BYTES, 1, kinds, integer}; \
+    }                                                                                              \
+                                                                                                   \
+    AMX_FUNCTION(name, name)
 
 #endif

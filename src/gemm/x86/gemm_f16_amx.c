@@ -75,14 +75,6 @@ AMX_INLINE void f16_step_full(const char *a, const char *b, amx_side_t *side)
     f16_products();
 }
 
-AMX_INLINE amx_steps_t f16_steps(void)
-{
-    const int kinds = AMX_TOUCH | AMX_CAST | AMX_ROWS | AMX_ADD | AMX_SPLIT | AMX_CALL;
-    return (amx_steps_t){f16_step_full, f16_step_upper, F16_STEP_BYTES, F16_GAPS, kinds, false};
-}
-
-AMX_LOOPS(f16)
-
 AMX_INLINE __mmask16 f16_nans(__m512 x)
 {
     return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
@@ -160,26 +152,27 @@ AMX_INLINE void f16_place(float *tile, const float *sums, __mmask16 mask)
 
 /*
  * Recomputes what this call adds to the elements of `masks` (two of 16 columns a row) on top of the sums
- * that were there before, and puts the result into tile. `groups`: bits of groups of rows that need it.
+ * that were there before, at acc, and puts the result into tile. `groups`: bits of groups of rows that need it.
  */
-static void f16_repair(const twi_gemm_call_t *call, float *tile, const __mmask16 *masks, unsigned groups)
+static void f16_repair(const twi_gemm_call_t *call, const char *a, const float *acc, float *tile,
+                       const __mmask16 *masks, unsigned groups)
 {
     __attribute__((aligned(64))) float sums[F16_SIDE * F16_SIDE], b[F16_K * F16_SIDE];
     for (int i = 0; i < F16_SIDE * F16_SIDE; i += AMX_HALF)
-        _mm512_store_ps(sums + i,
-                        call->accumulate ? _mm512_load_ps((const float *)call->acc + i) : _mm512_setzero_ps());
+        _mm512_store_ps(sums + i, call->accumulate ? _mm512_load_ps(acc + i) : _mm512_setzero_ps());
     for (int64_t s = 0; s < call->steps; s++) {
         f16_join_b((const char *)call->b + s * F16_STEP_BYTES, b);
         for (int row = 0; row < F16_SIDE; row += F16_GROUP)
             if (groups & (1u << row))
-                f16_repair_step((const char *)call->a + s * F16_STEP_BYTES + row * AMX_A_LD, b, sums + row * F16_SIDE);
+                f16_repair_step(a + s * F16_STEP_BYTES + row * AMX_A_LD, b, sums + row * F16_SIDE);
     }
     for (int i = 0; i < 2 * call->rows; i++)
         f16_place(tile + i * AMX_HALF, sums + i * AMX_HALF, masks[i]);
 }
 
-/* Puts right what is a NaN in `tile`, the new sums; call->acc has those from before, if there were any. */
-static __attribute__((noinline, cold)) void f16_mend(const twi_gemm_call_t *call, float *tile)
+/* Puts right what is a NaN in `tile`, the new sums of a panel; acc has those from before, if there were any. */
+static __attribute__((noinline, cold)) void f16_mend(const twi_gemm_call_t *call, const char *a, const float *acc,
+                                                     float *tile)
 {
     __mmask16 masks[2 * F16_SIDE];
     unsigned groups = 0;
@@ -189,7 +182,7 @@ static __attribute__((noinline, cold)) void f16_mend(const twi_gemm_call_t *call
             groups |= 1u << (i / 2 / F16_GROUP * F16_GROUP);
     }
     if (groups != 0)
-        f16_repair(call, tile, masks, groups);
+        f16_repair(call, a, acc, tile, masks, groups);
 }
 
 /* Whether there is a NaN in `rows` rows of sums. Infinities of both signs may look like one. */
@@ -209,15 +202,23 @@ AMX_INLINE int f16_suspect(const float *sums, int rows)
     return f16_nans(_mm512_add_ps(_mm512_add_ps(left, right), _mm512_add_ps(next_left, next_right))) != 0;
 }
 
-/* Sums from before stay in call->acc until it is known that they are not needed. */
-void twi_gemm_f16_f16_f32_32x32x32__amx(const twi_gemm_call_t *call)
+/* Sums from before stay where they are until it is known that they are not needed. */
+static void f16_settle(const twi_gemm_call_t *call, const char *a, char *acc, int lower)
 {
     __attribute__((aligned(64))) float tile[F16_SIDE * F16_SIDE];
-    float *out = call->accumulate ? tile : call->acc;
-    amx_call(call, out, f16_loop);
+    float *sums = (float *)(void *)acc, *out = call->accumulate ? tile : sums;
+    amx_store_sums((char *)out, lower);
     if (__builtin_expect(f16_suspect(out, call->rows), 0))
-        f16_mend(call, out);
+        f16_mend(call, a, sums, out);
     if (call->accumulate)
         for (int i = 0; i < 2 * call->rows; i++)
-            _mm512_store_ps((float *)call->acc + i * AMX_HALF, _mm512_load_ps(tile + i * AMX_HALF));
+            _mm512_store_ps(sums + i * AMX_HALF, _mm512_load_ps(tile + i * AMX_HALF));
 }
+
+AMX_INLINE amx_steps_t f16_steps(void)
+{
+    const int kinds = AMX_TOUCH | AMX_CAST | AMX_ROWS | AMX_ADD | AMX_SPLIT | AMX_CALL;
+    return (amx_steps_t){f16_step_full, f16_step_upper, f16_settle, F16_STEP_BYTES, F16_GAPS, kinds, false};
+}
+
+AMX_FUNCTION(f16, twi_gemm_f16_f16_f32_32x32x32__amx)
