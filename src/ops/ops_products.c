@@ -7,9 +7,11 @@
 #include "transport/bell.h"
 
 enum {
-    ITEMS_PER_WORKER = 4,
-    CHUNK_COLUMNS = 64, /* the least that is worth an item */
-    SPINS = 1024,       /* before a worker that waits for a panel gives its core away */
+    ITEMS_LEAST = 4,     /* of a worker: so many of them even if that makes narrow chunks, */
+    CHUNK_LEAST = 64,    /* columns: the least that is worth an item; */
+    ITEMS_WANTED = 16,   /* and so many, since workers are never equally fast and all wait for the last item, */
+    CHUNK_COLUMNS = 256, /* if they are as wide as this */
+    SPINS = 1024,        /* before a worker that waits for a panel gives its core away */
 };
 
 void twi_products_plan(twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
@@ -20,20 +22,29 @@ void twi_products_plan(twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
 
 int64_t twi_products_height(const twi_op_t *op, const twi_gemm_plan_t *plan, int64_t rows)
 {
-    const int64_t wanted = op->ops->n_workers > 1 ? (int64_t)ITEMS_PER_WORKER * op->ops->n_workers : 1;
-    const int64_t chunks = twi_ceil_div(plan->problem->n, CHUNK_COLUMNS), mr = plan->kernel->mr;
+    const int64_t wanted = op->ops->n_workers > 1 ? (int64_t)ITEMS_LEAST * op->ops->n_workers : 1;
+    const int64_t chunks = twi_ceil_div(plan->problem->n, CHUNK_LEAST), mr = plan->kernel->mr;
     int64_t height = plan->blocks.stack;
     while (height > TWI_STRIP_ROWS && twi_ceil_div(rows, height) * chunks < wanted)
         height = twi_round_up(twi_ceil_div(height, 2), mr);
     return height;
 }
 
+/* Chunks of so many columns, so that every worker has `each` items in all rounds, none of them narrower than `least`. */
+static int64_t chunks_of(const twi_op_t *op, int64_t items, int64_t cols, int64_t each, int64_t least)
+{
+    return twi_least(twi_ceil_div(each * op->ops->n_workers, items), twi_ceil_div(cols, least));
+}
+
 static void cut_columns(const twi_op_t *op, twi_products_t *p, int64_t rounds, int64_t cols)
 {
-    const int64_t workers = op->ops->n_workers, items = p->n_strips * rounds;
-    const int64_t wanted = workers > 1 ? twi_ceil_div(ITEMS_PER_WORKER * workers, items) : 1;
-    const int64_t most = twi_ceil_div(cols, CHUNK_COLUMNS);
-    const int64_t chunks = wanted < most ? wanted : most;
+    const int64_t items = p->n_strips * rounds;
+    int64_t chunks = 1;
+    if (op->ops->n_workers > 1) {
+        const int64_t wide = chunks_of(op, items, cols, ITEMS_WANTED, CHUNK_COLUMNS);
+        const int64_t narrow = chunks_of(op, items, cols, ITEMS_LEAST, CHUNK_LEAST);
+        chunks = wide > narrow ? wide : narrow;
+    }
     p->chunk_cols = twi_round_up(twi_ceil_div(cols, chunks), p->plan->kernel->nr);
     p->n_chunks = twi_ceil_div(cols, p->chunk_cols);
 }
