@@ -484,9 +484,9 @@ TW_API TW_CHECKED tw_status_t tw_matmul(tw_comm_t *comm, const tw_matmul_args_t 
  * others are computed. Every rank of the communicator calls the same operator with matching
  * arguments, in the same order; m, k, n below are those of one rank. All arguments are checked before
  * anything is sent, and a wrong one is TW_ERR_ARGUMENT on that rank. Ranks whose calls do not match
- * all get TW_ERR_DIVERGED, which says who differs and how (an operator that meets a collective of hccl.h, a barrier
- * or a split instead of an operator waits for the deadline of entering); after that, or after any error about a
- * peer, the communicator is lost and the contents of the outputs are unspecified.
+ * all get TW_ERR_DIVERGED, which says who differs and how; so do those that meet a barrier or a split instead of an
+ * operator (a collective of hccl.h instead of one waits for the deadline of entering). After that, or after any error
+ * about a peer, the communicator is lost and the contents of the outputs are unspecified.
  *
  * The bits of a result depend on the inputs, the number of ranks, the wire and the ISA level: not on
  * m, rounds, threads, transport or timing. Outputs must not overlap inputs or each other.

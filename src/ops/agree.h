@@ -21,7 +21,7 @@ const twi_call_entry_t *twi_entry_of(const twi_op_t *op, int rank);
 /* Whether a rank that has entered calls the same. */
 bool twi_entry_agrees(const twi_op_t *op, int rank);
 
-/* TW_ERR_DIVERGED, and how the calls differ. */
-tw_status_t twi_entry_differs(const twi_op_t *op, int rank);
+/* TW_ERR_DIVERGED, and how the calls differ: ours, and that of a rank; NULL: it is in a barrier or a split. */
+tw_status_t twi_entry_differs(const twi_op_t *op, const twi_call_entry_t *entry, int rank);
 
 #endif

@@ -11,6 +11,8 @@
  *     sent     so many units of the slots can be read: partial results, or rows of the left matrix
  *     result   so many units of finished results can be read; of gathers: so many strips are packed, for the deadlines
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
+ *     meetings so many barriers and splits are begun, which are no calls but take their turn with them; the last one
+ *              after `met_calls` calls, which is stored before it
  *     pace     so many tiles of the product are multiplied: who compares it with its own knows whether it is behind.
  *              Relaxed, because nothing else follows from it; workers may store it out of order
  * And one for each piece of this rank's own results:
@@ -78,6 +80,8 @@ typedef struct twi_ops_board {
     _Alignas(TWI_LINE) _Atomic uint64_t result;
     _Alignas(TWI_LINE) _Atomic uint64_t taken;
     _Alignas(TWI_LINE) _Atomic uint64_t pace;
+    _Alignas(TWI_LINE) _Atomic uint64_t meetings;
+    _Atomic uint64_t met_calls;
     _Alignas(TWI_LINE) twi_call_entry_t calls[2];          /* [call % 2] */
     _Alignas(TWI_LINE) uint64_t places[2][TWI_SLOTS_LIVE]; /* [call % 2][round % LIVE]: bytes from the first slot */
     _Alignas(TWI_LINE) _Atomic uint64_t marks[2][TWI_MARKS_MOST]; /* [call % 2] */

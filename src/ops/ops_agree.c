@@ -121,12 +121,13 @@ static void describe(const twi_call_entry_t *entry, char *text, size_t room)
                    entry->kernel);
 }
 
-tw_status_t twi_entry_differs(const twi_op_t *op, int rank)
+tw_status_t twi_entry_differs(const twi_op_t *op, const twi_call_entry_t *entry, int rank)
 {
     char ours[192];
-    char theirs[192];
+    char theirs[192] = "a barrier or a split";
     describe(&op->entry, ours, sizeof ours);
-    describe(twi_entry_of(op, rank), theirs, sizeof theirs);
+    if (entry)
+        describe(entry, theirs, sizeof theirs);
     return twi_fail(TW_ERR_DIVERGED, "call %" PRIu64 ": rank %d called %s, rank %d called %s", op->call, op->rank, ours,
                     rank, theirs);
 }

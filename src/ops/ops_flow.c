@@ -31,17 +31,29 @@ static bool has_taken(const twi_op_t *op, int rank)
            twi_board_load(&twi_board(op->transport, rank)->taken) >= TWI_CALL_EPOCH(op->call, 1);
 }
 
+/*
+ * Whether a rank has begun a barrier or a split that we have not, without having started this call. If it had, it would
+ * have entered by now or would after it. `entered` is looked at last: it was stored before the meeting was counted.
+ */
+static bool is_elsewhere(const twi_op_t *op, int rank)
+{
+    twi_ops_board_t *board = twi_board(op->transport, rank), *own = twi_board(op->transport, op->rank);
+    return twi_board_load(&board->meetings) > atomic_load_explicit(&own->meetings, memory_order_relaxed) &&
+           atomic_load_explicit(&board->met_calls, memory_order_relaxed) <= op->call && !has_entered(op, rank);
+}
+
 /* Any worker may be the first to look; all come to the same result. */
 bool twi_op_agrees(twi_op_t *op, int rank)
 {
     if (atomic_load_explicit(&op->agreed[rank], memory_order_acquire))
         return true;
-    if (!has_entered(op, rank))
-        return false;
-    if (!twi_entry_agrees(op, rank)) {
+    const bool entered = has_entered(op, rank);
+    if (entered ? !twi_entry_agrees(op, rank) : is_elsewhere(op, rank)) {
         atomic_store_explicit(&op->diverged, rank + 1, memory_order_relaxed);
         return false;
     }
+    if (!entered)
+        return false;
     atomic_store_explicit(&op->agreed[rank], 1, memory_order_release);
     return true;
 }
@@ -312,8 +324,10 @@ static tw_status_t step(twi_op_t *op, int64_t budget)
         run_team(op, budget);
     if (op->has_optional && all_taken(op) && budget == INT64_MAX)
         stay(op);
-    if (atomic_load(&op->diverged))
-        return twi_entry_differs(op, atomic_load(&op->diverged) - 1);
+    if (atomic_load(&op->diverged)) {
+        const int rank = atomic_load(&op->diverged) - 1;
+        return twi_entry_differs(op, has_entered(op, rank) ? twi_entry_of(op, rank) : NULL, rank);
+    }
     if (atomic_load(&op->trouble) != TW_OK)
         return twi_fail((tw_status_t)atomic_load(&op->trouble), "%s: %s", op->class->name, op->trouble_text);
     return all_taken(op) ? end_call(op) : TW_IN_PROGRESS;

@@ -285,6 +285,70 @@ TEST(all_different_shm)
     ranks_run_on(transport, RANKS, all_different, &transport);
 }
 
+/* ---- Barriers and splits ------------------------------------------------------------------------ */
+
+/* One rank is at a barrier, or splits, while the others are in an operator. */
+static void meet_elsewhere(int rank, tw_transport_t transport, bool splits, int victim)
+{
+    tw_comm_t *comm = new_comm(rank, transport), *part = NULL;
+    const op_case_t c = right_case(OP_MM_ALL_REDUCE, &op_float_types[0], default_seed);
+    op_call_t call;
+    op_try(comm, &c);
+    CHECK_OK(tw_comm_barrier(comm));
+    op_call_open(&call, &c, rank);
+    if (rank == victim)
+        CHECK_STATUS(splits ? tw_comm_split(comm, 0, rank, "part", &part) : tw_comm_barrier(comm), TW_ERR_DIVERGED);
+    else
+        CHECK_STATUS(op_call_run(&call, comm), TW_ERR_DIVERGED);
+    CHECK_CONTAINS(tw_last_error(), "called mm_all_reduce");
+    CHECK_CONTAINS(tw_last_error(), "a barrier or a split");
+    op_call_close(&call);
+    tw_comm_destroy(comm);
+}
+
+static void elsewhere_body(int rank, void *arg)
+{
+    for (int i = 0; i < 2 * RANKS; i++)
+        meet_elsewhere(rank, *(const tw_transport_t *)arg, i % 2, i / 2);
+}
+
+static void elsewhere(tw_transport_t transport)
+{
+    (void)setenv("TILEWIRE_LOG", "none", 0);
+    ranks_run_on(transport, RANKS, elsewhere_body, &transport);
+}
+
+TEST(elsewhere_threads)
+{
+    elsewhere(TW_TRANSPORT_THREADS);
+}
+TEST(elsewhere_shm)
+{
+    elsewhere(TW_TRANSPORT_SHM);
+}
+
+/* A barrier between start and wait is in order, whoever comes to it first. */
+TEST_RANKS(barrier_in_between, "2,3")(tw_comm_t *comm)
+{
+    for (int i = 0; i < 4 * OP_KINDS; i++) {
+        op_case_t c = right_case((op_kind_t)(i % OP_KINDS), &op_float_types[0], default_seed);
+        op_call_t call;
+        tw_op_t *op = NULL;
+        c.size = tw_comm_size(comm);
+        op_call_open(&call, &c, tw_comm_rank(comm));
+        CHECK_OK(op_call_prepare(&call, comm, &op));
+        CHECK_OK(tw_op_start(op));
+        const tw_status_t early = tw_comm_rank(comm) == i % tw_comm_size(comm) ? tw_op_test(op) : TW_IN_PROGRESS;
+        CHECK(early == TW_OK || early == TW_IN_PROGRESS);
+        CHECK_OK(tw_comm_barrier(comm));
+        if (early != TW_OK)
+            CHECK_OK(tw_op_wait(op, 0));
+        CHECK_OK(tw_comm_barrier(comm));
+        tw_op_release(op);
+        op_call_close(&call);
+    }
+}
+
 /* ---- No difference ------------------------------------------------------------------------------ */
 
 /* Layouts, packing, optional outputs, biases and the shared expert are a rank's own. */
