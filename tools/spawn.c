@@ -264,6 +264,20 @@ static void wait_for_ranks(launcher_t *launcher, struct pollfd *polled)
     }
 }
 
+/* Output that could not be written fails a run that went well otherwise. */
+static void report_lost(launcher_t *launcher)
+{
+    for (int i = 0; i < 2 * launcher->args->n; i++) {
+        const spawn_stream_t *stream = &launcher->ranks[i / 2].streams[i % 2];
+        if (!stream->lost)
+            continue;
+        (void)fprintf(stderr, "%s: output of rank %d is lost: %s\n", launcher->args->who, i / 2,
+                      strerror(stream->lost));
+        if (launcher->status == 0)
+            launcher->status = 1;
+    }
+}
+
 static bool open_launcher(launcher_t *launcher)
 {
     const int n = launcher->args->n;
@@ -313,6 +327,7 @@ int spawn_ranks(const spawn_args_t *args)
         spawn_env_close(&launcher.env);
         collect(&launcher);
         wait_for_ranks(&launcher, polled);
+        report_lost(&launcher);
     }
     close_launcher(&launcher);
     free(polled);

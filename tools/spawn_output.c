@@ -35,7 +35,7 @@ static void shut(spawn_stream_t *stream)
     stream->used = stream->room = 0;
 }
 
-/* False if nobody reads our output any more. */
+/* False, with errno: EPIPE if nobody reads our output any more. */
 static bool write_all(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
@@ -84,10 +84,14 @@ static bool grow(spawn_stream_t *stream)
     return true;
 }
 
-/* Writes the finished lines of the buffer and keeps the rest. False if the output is gone. */
+/* Writes the finished lines of the buffer and keeps the rest. False, with errno, if they cannot be written. */
 static bool flush_lines(spawn_stream_t *stream)
 {
     size_t start = 0;
+    if (stream->lost) {
+        stream->used = 0;
+        return true;
+    }
     for (;;) {
         const char *newline = memchr(stream->line + start, '\n', stream->used - start);
         if (newline == NULL)
@@ -115,6 +119,10 @@ static bool read_some(spawn_stream_t *stream)
         if (flush_lines(stream))
             return true;
         stream->used = 0;
+        if (errno != EPIPE) {
+            stream->lost = errno;
+            return true;
+        }
         shut(stream); /* the rank gets SIGPIPE, as it would without us */
     } else if (n == 0) {
         stream->ended = true;
@@ -135,7 +143,7 @@ void spawn_stream_close(spawn_stream_t *stream)
         if (!read_some(stream))
             break;
     }
-    if (stream->used > 0)
-        (void)write_line(stream, stream->line, stream->used);
+    if (stream->used > 0 && !stream->lost && !write_line(stream, stream->line, stream->used) && errno != EPIPE)
+        stream->lost = errno;
     shut(stream);
 }

@@ -13,6 +13,7 @@ typedef struct spawn_stream {
     int target; /* our stdout or stderr */
     int rank;
     bool ended; /* no writer is left */
+    int lost;   /* errno: output could not be written, and is read and dropped since */
     char *line; /* the unfinished line */
     size_t used, room;
 } spawn_stream_t;

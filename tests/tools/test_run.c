@@ -47,7 +47,9 @@ TEST(usage_errors_have_status_2)
 
 TEST(output_that_is_lost_is_an_error)
 {
-    static const char *const commands[] = {"version", "info", "bench all_reduce --bytes 8 --iters 1"};
+    static const char *const commands[] = {"version", "info", "bench all_reduce --bytes 8 --iters 1",
+                                           "run -n 2 --prefix -- sh -c 'echo a; echo b; test $? -eq 0'",
+                                           "run -n 2 --prefix -- printf unfinished"};
     char command[2 * PATH_MAX];
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         (void)snprintf(command, sizeof command, "exec '%s' %s >/dev/full 2>/dev/null", tool_path(), commands[i]);
