@@ -148,3 +148,30 @@ TEST(heights)
     c.plan.blocks.stack = 128;
     CHECK_EQ(twi_products_height(&op, &c.plan, 2048), 128);
 }
+
+/* Chunks of columns: one for a worker alone; 16 items a worker if they are wide, else four, and none too narrow. */
+TEST(chunks)
+{
+    static const struct {
+        int workers;
+        int64_t strips, rounds, n, chunks, cols;
+    } cases[] = {
+        {1, 8, 1, 4096, 1, 4096},  {4, 8, 1, 4096, 8, 512}, {8, 8, 1, 4096, 16, 256}, {8, 2, 1, 4096, 16, 256},
+        {4, 64, 1, 4096, 1, 4096}, {4, 2, 1, 1024, 8, 128}, {4, 1, 1, 4096, 16, 256}, {4, 1, 1, 200, 4, 64},
+        {2, 2, 4, 4096, 4, 1024},  {64, 1, 1, 64, 1, 64},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        choice_t c;
+        twi_ops_t ops = {.n_workers = cases[i].workers};
+        twi_op_memory_t memory = {0};
+        twi_op_t op = {.ops = &ops, .memory = &memory};
+        twi_buffer_t panels = {0};
+        open_choice(&c, find_kernel(TWI_ISA_AMX, TWI_LANE_BF16), 2048, 32, cases[i].n);
+        twi_products_t products = {.plan = &c.plan, .panels = &panels};
+        CHECK_OK(twi_products_create(&op, &products, cases[i].strips, cases[i].rounds, cases[i].n));
+        CHECK_EQ(products.n_chunks, cases[i].chunks);
+        CHECK_EQ(products.chunk_cols, cases[i].cols);
+        twi_buffer_drop(&panels);
+        twi_op_memory_drop(&memory);
+    }
+}
