@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One strip of a product, by one thread: all loops around the kernel. For each stack of it, for nb columns, for
- * each pass over k, for each panel of B, for each k-block of the pass, for each panel of A: a call of the kernel;
- * after the last k-block the tile is finished while it is in cache.
+ * each pass over k, for each panel of B, for each k-block of the pass: calls of the kernel for all panels of A, one or
+ * many at a time; after the last k-block a tile is finished while it is in cache.
  */
 #include "base/sizes.h"
 #include "gemm/strip.h"
@@ -208,36 +208,51 @@ static void rest_of_tile(column_t *c, const strip_placed_t *placed, int64_t i, i
     }
 }
 
-/* All panels of A with one block. A tile is finished during the first call for the next one, but for what is before. */
+/* Panel i, during whose steps what is ready is finished, if the kernel can. */
+static void first_panel(column_t *c, int64_t i)
+{
+    if (c->w->plan->asides)
+        twi_strip_hand(c->w, &c->call.ready);
+    column_run(c, i, 1);
+    if (c->call.ready.part)
+        twi_strip_done(c->w);
+    c->call.ready.part = NULL;
+}
+
+/* A tile of panels from number i on, at most n, with the last block; returns how many it has. */
+static int64_t tile_of_panels(column_t *c, int64_t i, int64_t n, int cols)
+{
+    strip_placed_t *placed = twi_strip_place(c->w, i, &n, c->feed->block.col, cols, column_sums(c, i));
+    column_touch(c, &placed->place, 0, 1, n);
+    first_panel(c, i);
+    rest_of_tile(c, placed, i, n);
+    twi_strip_ready(c->w, placed, n - 1, column_sums(c, i + n - 1));
+    if (!c->w->plan->asides)
+        twi_strip_finish(c->w);
+    return n;
+}
+
+/*
+ * All panels of A with one block. With the last block they are tiles: the last panel of one is finished during the
+ * first call for the next, those before it during its own calls.
+ */
 static void block_of_tiles(const strip_work_t *w, strip_feed_t *feed, strip_feed_t *next)
 {
-    const strip_block_t block = feed->block;
-    const bool last = block.k0 + block.k_count == w->plan->k_pad;
-    const int64_t left = w->strip->col + w->strip->cols - block.col;
+    const strip_block_t *block = &feed->block;
+    const bool last = block->k0 + block->k_count == w->plan->k_pad;
+    const int64_t left = w->strip->col + w->strip->cols - block->col;
     const int cols = left < w->kernel->nr ? (int)left : w->kernel->nr;
     twi_strip_feed_lead(feed);
     column_t column = column_of(w, feed, next);
     for (int64_t i = 0, n; i < w->n_tiles; i += n) {
-        strip_placed_t *placed = NULL;
         n = panels_together(w, i, cols);
         if (last) {
-            placed = twi_strip_place(w, i, &n, block.col, cols, column_sums(&column, i));
-            column_touch(&column, &placed->place, 0, 1, n);
+            n = tile_of_panels(&column, i, n, cols);
+            continue;
         }
-        if (w->plan->asides)
-            twi_strip_hand(w, &column.call.ready);
-        column_run(&column, i, 1);
-        if (column.call.ready.part)
-            twi_strip_done(w);
-        column.call.ready.part = NULL;
-        if (last)
-            rest_of_tile(&column, placed, i, n);
-        else if (n > 1)
+        first_panel(&column, i);
+        if (n > 1)
             column_run(&column, i + 1, n - 1);
-        if (last)
-            twi_strip_ready(w, placed, n - 1, column_sums(&column, i + n - 1));
-        if (!w->plan->asides)
-            twi_strip_finish(w);
     }
 }
 

@@ -88,14 +88,14 @@ typedef struct twi_gemm_make {
 } twi_gemm_make_t;
 
 /*
- * One call: a panel of A, or for kernels with TWI_KERNEL_AMX several whole ones, each with the same panel of B. `acc` is
- * [mr][nr], 64-byte aligned.
+ * One call: a panel of A, or for kernels with TWI_KERNEL_AMX several whole ones, each with the same panel of B. `acc`
+ * is [mr][nr], 64-byte aligned.
  */
 typedef struct twi_gemm_call {
     const void *a, *b;
     int64_t panels;   /* of A, 1 or more */
     int64_t a_step;   /* bytes from one to the next, */
-    int64_t acc_step; /* and from its sums to the next ones; 0: those of a panel are finished during the next one */
+    int64_t acc_step; /* and from its sums to the next ones; 0: all have one place, and are finished before the next */
     bool stored; /* b is not lanes yet but elements of `kind` in the same places; kernels with TWI_KERNEL_WIDENS only */
     twi_gemm_kind_t kind;
     twi_gemm_scales_t
@@ -111,10 +111,10 @@ typedef struct twi_gemm_call {
     int touch_lines;
     /*
      * Work for the vector unit, which kernels with TWI_KERNEL_AMX do between their products, evenly, in calls with
-     * steps: `ready` a row at a time, which may be rows of the call's panel before, and `make` a line at a time, if their
-     * lanes are F16X2 or BF16 (for panels of this call: if there is one panel of A). A product has to
-     * wait for it only if there is much of it in one place. Anything else goes through aside(aside_arg), which is called
-     * n_aside times and may use anything but tile registers.
+     * steps: `ready` a row at a time, which may be rows of the panel before in this call, and `make` a line at a time,
+     * if their lanes are F16X2 or BF16; what this call itself uses is made only if it has one panel of A. A product has
+     * to wait for it only if there is much of it in one place. Anything else goes through aside(aside_arg), which is
+     * called n_aside times and may use anything but tile registers.
      */
     twi_gemm_ready_t ready;
     twi_gemm_make_t make;

@@ -31,8 +31,8 @@ typedef struct strip_placed {
 
 /*
  * Tiles on their way from sums to results, one after the other. A tile, of one panel of A or of some that follow each
- * other, is placed before the last calls for its sums, which ask for the lines that it will use. Its last panel is ready
- * after them, when the others are finished, and done then or by the next call.
+ * other, is placed before the last calls for its sums, which ask for the lines that it will use. Its last panel is
+ * ready after them, when the others are finished, and done then or by the next call.
  */
 typedef struct strip_finishing {
     strip_placed_t placed[2]; /* by turns */
@@ -102,7 +102,7 @@ static inline int64_t twi_strip_feed_lacks(const strip_feed_t *feed)
 /* Makes some more k, at most those that are lacking; whole steps. */
 void twi_strip_feed_more(strip_feed_t *feed, int64_t k_count);
 
-/* What the call for panels i..i+n-1 of A has to make of `feed`, or of the next one, NULL if there is none. It counts as made. */
+/* What the call for panels i..i+n-1 of A has to make of `feed`, or of the next one (NULL: none). It counts as made. */
 void twi_strip_feed_share(strip_feed_t *feed, strip_feed_t *next, int64_t i, int64_t n, twi_gemm_make_t *make_out);
 
 /* ---- Tiles ------------------------------------------------------------------------------------- */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tiles on their way from sums to results. See strip.h. */
+#include <assert.h>
+
 #include "gemm/strip.h"
 
 enum {
@@ -73,6 +75,7 @@ strip_placed_t *twi_strip_place(const strip_work_t *w, int64_t i, int64_t *n, in
     else
         touch_lines(w, &placed->place);
     if (part->rows < tile->rows) {
+        assert(part->rows > 0 && part->rows % w->kernel->mr == 0);
         *n = part->rows / w->kernel->mr;
         tile->rows = part->rows;
     }
@@ -104,10 +107,12 @@ void twi_strip_finish(const strip_work_t *w)
         return;
     const twi_gemm_part_t *part = &f->ready->place.part;
     const int first = (int)f->panel * w->kernel->mr;
-    if (first == 0)
+    if (first == 0) {
         w->plan->finish(&w->epilogue, part);
-    for (int row = first; first > 0 && row < part->rows; row++)
-        w->row[part->addends != NULL](&w->epilogue, part, row, f->sums + (row - first) * part->ld_acc * 4);
+    } else {
+        for (int row = first; row < part->rows; row++)
+            w->row[part->addends != NULL](&w->epilogue, part, row, f->sums + (row - first) * part->ld_acc * 4);
+    }
     twi_strip_done(w);
 }
 

@@ -158,7 +158,7 @@ typedef struct mm_tiles {
     bool others_lines;        /* all of them as whole lines */
     bool slot_results;        /* there are peers who copy them */
     int turn;                 /* of worker->also */
-    int64_t n_tiles;          /* multiplied, and not counted yet */
+    int64_t n_rows;           /* of tiles that are multiplied, and not counted yet */
     const uint8_t *strip_of;  /* [panels of A] number in rows */
     mm_rows_t rows[MM_BATCH_STRIPS];
 } mm_tiles_t;
@@ -186,8 +186,8 @@ bool twi_mm_partial_lacks(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64
 
 /* mm_reduce_given.c: sums that are left to whoever has time. Items are pieces of a rank's. */
 
-/* So many tiles more are multiplied. */
-void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t tiles);
+/* Tiles with so many rows more are multiplied. */
+void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t rows);
 /* Whether this rank leaves the sums of a batch to others; all workers get the same answer. */
 bool twi_mm_gives(twi_op_t *op, mm_reduce_t *r, int64_t batch);
 /* The own strips of a batch are computed by all workers: everybody may see what becomes of them. */

@@ -32,10 +32,11 @@ static int64_t pace_of(const twi_op_t *op, int rank)
     return twi_least(twi_epoch_count(pace, op->call), tiles_of(op));
 }
 
-void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t tiles)
+void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t rows)
 {
-    if (!r->helps || tiles == 0)
+    if (!r->helps || rows == 0)
         return;
+    int64_t tiles = twi_ceil_div(rows, op->plan.kernel->mr);
     tiles += atomic_fetch_add_explicit(&r->tiles, tiles, memory_order_relaxed);
     atomic_store_explicit(&twi_board(op->transport, op->rank)->pace,
                           TWI_CALL_EPOCH(op->call, twi_least(tiles, TWI_CALL_UNITS_MAX)), memory_order_relaxed);

@@ -283,8 +283,8 @@ static void place_result(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot,
     if (place->part.stream)
         return;
     if (t->slot_results)
-        twi_panel_touch(place, slot, tile->rows * row_bytes, 1);
-    twi_rows_touch(place, place->part.out, y_step, tile->rows, row_bytes);
+        twi_panel_touch(place, slot, place->part.rows * row_bytes, 1);
+    twi_rows_touch(place, place->part.out, y_step, place->part.rows, row_bytes);
 }
 
 /* A fused tile of 16-bit partials is summed by the epilogue itself; others pass through a scratch tile. */
@@ -314,10 +314,10 @@ static void place_partial(const mm_tiles_t *t, const twi_gemm_tile_t *tile, char
     place->part.ld_out = tile->cols;
     place->part.stream = !quantised && t->r->streams && twi_panels_lines(slot, row_bytes, row_bytes);
     if (!place->part.stream)
-        twi_panel_touch(place, slot, tile->rows * row_bytes, 1);
+        twi_panel_touch(place, slot, place->part.rows * row_bytes, 1);
 }
 
-/* Rows of a tile, from its first one on, that are of one strip; what goes through a scratch tile is a panel at a time. */
+/* Rows of a tile, from its first one on, of one strip; what goes through a scratch tile is a panel at a time. */
 static int rows_together(const mm_tiles_t *t, const mm_strip_t *strip, const twi_gemm_tile_t *tile)
 {
     const bool scratch = t->op->problem.wire != TW_WIRE_OUT;
@@ -325,26 +325,25 @@ static int rows_together(const mm_tiles_t *t, const mm_strip_t *strip, const twi
     return (int)twi_least(tile->rows, most);
 }
 
-static void place_tile(void *user, const twi_gemm_tile_t *all, twi_gemm_place_t *place)
+static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
 {
     mm_tiles_t *t = user;
-    mm_rows_t *rows = &t->rows[t->strip_of[all->panel]];
+    mm_rows_t *rows = &t->rows[t->strip_of[tile->panel]];
     const mm_strip_t *strip = rows->strip;
-    twi_gemm_tile_t tile = *all;
-    tile.rows = place->part.rows = rows_together(t, strip, all);
-    const int64_t first = tile.row - strip->row, col = tile.col - t->col;
-    char *slot = tile_at(t, strip, t->own, first, col, tile.cols);
-    if (tile.panel == 0) {
-        twi_mm_pace(t->op, t->r, t->n_tiles);
-        t->n_tiles = 0;
+    const int64_t first = tile->row - strip->row, col = tile->col - t->col;
+    char *slot = tile_at(t, strip, t->own, first, col, tile->cols);
+    place->part.rows = rows_together(t, strip, tile);
+    if (tile->panel == 0) {
+        twi_mm_pace(t->op, t->r, t->n_rows);
+        t->n_rows = 0;
     }
-    t->n_tiles += twi_ceil_div(tile.rows, t->op->plan.kernel->mr);
+    t->n_rows += place->part.rows;
     if (first == 0)
-        look_for_partials(t, rows, col, tile.cols);
+        look_for_partials(t, rows, col, tile->cols);
     if (rows->fused && col >= rows->late) /* a second stack of the strip begins with the first column again */
-        place_fused(t, strip, &tile, slot, place);
+        place_fused(t, strip, tile, slot, place);
     else
-        place_partial(t, &tile, slot, place);
+        place_partial(t, tile, slot, place);
 }
 
 /* A tile of the int8 wire from its scratch tile to where it is sent or summed from. */

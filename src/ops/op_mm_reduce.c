@@ -93,7 +93,7 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
     if (batch->n_own > 0)
         twi_engine_touch_begin(op->ops->engine);
     multiply(op, r, &tiles, &at);
-    twi_mm_pace(op, r, tiles.n_tiles);
+    twi_mm_pace(op, r, tiles.n_rows);
     /* Each worker releases its own chunk; whoever finds that none are left has acquired all. */
     if (atomic_fetch_sub_explicit(&r->batch_left[unit], 1, memory_order_acq_rel) == 1)
         finish_batch(op, r, &tiles, batch);

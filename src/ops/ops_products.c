@@ -30,7 +30,7 @@ int64_t twi_products_height(const twi_op_t *op, const twi_gemm_plan_t *plan, int
     return height;
 }
 
-/* Chunks of so many columns, so that every worker has `each` items in all rounds, none of them narrower than `least`. */
+/* Chunks of so many columns: `each` items for every worker in all rounds, but no more than `least` columns make. */
 static int64_t chunks_of(const twi_op_t *op, int64_t items, int64_t cols, int64_t each, int64_t least)
 {
     return twi_least(twi_ceil_div(each * op->ops->n_workers, items), twi_ceil_div(cols, least));

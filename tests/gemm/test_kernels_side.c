@@ -304,8 +304,11 @@ static void fill_panel(twi_gemm_lane_t lane, uint8_t *panel, int64_t bytes)
 
 static void fill_panels(panels_case_t *c, twi_gemm_lane_t lane)
 {
+    static const uint16_t infinity = 0x7f80;
     for (int i = 0; i < MAX_PANELS; i++) {
         fill_panel(lane, c->a[i], (int64_t)sizeof c->a[i]);
+        if (lane == TWI_LANE_F16X2 && panels_below(&rng, 2)) /* in the plane of hi: sums have to be mended */
+            memcpy(c->a[i] + 2 * panels_below(&rng, 1024), &infinity, 2);
         for (int j = 0; j < SIDE * SIDE; j++)
             c->start[i][j] = lane == TWI_LANE_S8 ? (uint32_t)j : twi_f32_bits((float)(j % 97));
     }
@@ -396,7 +399,9 @@ static void try_panels(const twi_gemm_kernel_t *kernel, int n, bool apart, int w
     part.rows = (n - 1) * SIDE;
     part.out = c.wanted + SIDE * SIDE;
     twi_gemm_finish(TWI_ISA_PORTABLE)(&epilogue, &part);
-    CHECK_EQ(memcmp(c.out, c.wanted, sizeof c.out), 0);
+    for (int i = 0; i < (1 + MAX_PANELS) * SIDE * SIDE; i++)
+        CHECK(c.out[i] == c.wanted[i] ||
+              (scalar_is_nan(scalar_bf16, c.out[i]) && scalar_is_nan(scalar_bf16, c.wanted[i])));
 }
 
 static void several(const twi_gemm_kernel_t *kernel)

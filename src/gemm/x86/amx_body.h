@@ -320,6 +320,8 @@ AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, amx_steps_t steps, i
         .gaps = call->steps * steps.gaps,
         .ahead = call->ahead,
         .ahead_lines = amx_ahead_lines(call),
+        .kinds = kinds,
+        .integer = steps.integer,
     };
     if (kinds & AMX_TOUCH)
         side.touch = twi_touch_begin(call);
@@ -360,7 +362,7 @@ AMX_INLINE amx_side_t amx_side(const twi_gemm_call_t *call, amx_steps_t steps, i
 /* What panel i of a call has of n pieces. */
 AMX_INLINE int64_t amx_share(const twi_gemm_call_t *call, int64_t i, int64_t n)
 {
-    return n == 0 ? 0 : n * (i + 1) / call->panels - n * i / call->panels;
+    return n == 0 || call->panels == 1 ? n : n * (i + 1) / call->panels - n * i / call->panels;
 }
 
 /* The work on the side of panel i. */
@@ -368,40 +370,21 @@ AMX_INLINE void amx_begin_panel(amx_side_t *side, int64_t i)
 {
     const twi_gemm_call_t *call = side->call;
     side->near = call->steps - call->far;
-    side->touches = amx_share(call, i, call->touch_lines);
-    side->makes = amx_share(call, i, call->make.lines);
-    side->calls = amx_share(call, i, call->n_aside);
-    side->row_from = (const float *)((uintptr_t)call->ready.sums + (uintptr_t)(i * call->acc_step));
+    if (side->kinds & AMX_TOUCH)
+        side->touches = amx_share(call, i, call->touch_lines);
+    if (side->kinds & (AMX_SPLIT | AMX_DEQUANT))
+        side->makes = amx_share(call, i, call->make.lines);
+    if (side->kinds & AMX_CALL)
+        side->calls = amx_share(call, i, call->n_aside);
+    if (side->kinds & (AMX_CAST | AMX_ROWS | AMX_ADD))
+        side->row_from = (const float *)((uintptr_t)call->ready.sums + (uintptr_t)(i * call->acc_step));
 }
 
-/* The steps of a panel. */
-AMX_INLINE void amx_panel(amx_side_t *state, const char *a, amx_steps_t steps, int lower, int kinds)
-{
-    amx_side_t side = *state;
-    const twi_gemm_call_t *call = side.call;
-    const char *b = call->b;
-    side.kinds = kinds;
-    side.integer = steps.integer;
-    for (int64_t s = call->steps; s > 0; s--) {
-        side.ahead = amx_ahead(side.ahead, side.ahead_lines, lower);
-        if (lower)
-            steps.full(a, b, &side);
-        else
-            steps.upper(a, b, &side);
-        a += steps.bytes;
-        b += steps.bytes;
-    }
-    *state = side;
-}
-
-typedef void amx_panel_fn(amx_side_t *side, const char *a);
-
-/* All panels of a call, with work on the side of these kinds, for which `panel` is made. */
-AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, amx_panel_fn *panel, int lower, int kinds)
+AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lower, int kinds)
 {
     amx_side_t side = amx_side(call, steps, kinds);
     for (int64_t i = 0; i < call->panels; i++) {
-        const char *a = (const char *)call->a + i * call->a_step;
+        const char *panel = (const char *)call->a + i * call->a_step, *a = panel, *b = call->b;
         char *acc = (char *)call->acc + i * call->acc_step;
         amx_begin_panel(&side, i);
         amx_fence();
@@ -409,9 +392,17 @@ AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, amx_pane
             amx_load_sums(acc, lower);
         else
             amx_zero_sums(lower);
-        panel(&side, a);
+        for (int64_t s = call->steps; s > 0; s--) {
+            side.ahead = amx_ahead(side.ahead, side.ahead_lines, lower);
+            if (lower)
+                steps.full(a, b, &side);
+            else
+                steps.upper(a, b, &side);
+            a += steps.bytes;
+            b += steps.bytes;
+        }
         if (steps.settle)
-            steps.settle(call, a, acc, lower);
+            steps.settle(call, panel, acc, lower);
         else
             amx_store_sums(acc, lower);
     }
@@ -427,23 +418,28 @@ AMX_INLINE int amx_kinds(const twi_gemm_call_t *call, int kinds)
 }
 
 /*
- * Panels of a kernel whose steps are name##_steps(): a function for each work on the side that is common, with registers
- * of its own, since what is done between products has to be short. What is rare shares one. Nothing but kernels touches
- * tile registers, so functions may be called in between.
+ * Loops of a kernel whose steps are name##_steps(): one for each work on the side that is common, with registers of its
+ * own, since what is done between products has to be short. What is rare shares one. Nothing but kernels touches tile
+ * registers, so functions may be called in between.
  */
-#define AMX_PANEL(name, work, some)                                                              \
-    static __attribute__((noinline)) void name##_##work##_full(amx_side_t *side, const char *a)  \
-    {                                                                                            \
-        amx_panel(side, a, name##_steps(), 1, some);                                             \
-    }                                                                                            \
-    static __attribute__((noinline)) void name##_##work##_upper(amx_side_t *side, const char *a) \
-    {                                                                                            \
-        amx_panel(side, a, name##_steps(), 0, some);                                             \
+#define AMX_LOOP(name, work, some)                                                           \
+    static __attribute__((noinline)) void name##_##work##_full(const twi_gemm_call_t *call)  \
+    {                                                                                        \
+        amx_run(call, name##_steps(), 1, some);                                              \
+    }                                                                                        \
+    static __attribute__((noinline)) void name##_##work##_upper(const twi_gemm_call_t *call) \
+    {                                                                                        \
+        amx_run(call, name##_steps(), 0, some);                                              \
     }
 
-#define AMX_TAKE(name, work, some)                                    \
-    if (kinds == (some) && (name##_steps().kinds & (some)) == (some)) \
-        panel = lower ? name##_##work##_full : name##_##work##_upper;
+#define AMX_TAKE(name, work, some)                                      \
+    if (kinds == (some) && (name##_steps().kinds & (some)) == (some)) { \
+        if (lower)                                                      \
+            name##_##work##_full(call);                                 \
+        else                                                            \
+            name##_##work##_upper(call);                                \
+        return;                                                         \
+    }
 
 #define AMX_EACH(name, X)                     \
     X(name, cast, AMX_CAST)                   \
@@ -458,19 +454,18 @@ AMX_INLINE int amx_kinds(const twi_gemm_call_t *call, int kinds)
     X(name, dequant_cast, AMX_DEQUANT | AMX_CAST)
 
 /* The whole kernel, `function`. With at most 16 rows there is no lower half. */
-#define AMX_FUNCTION(name, function)                                      \
-    AMX_EACH(name, AMX_PANEL)                                             \
-    AMX_PANEL(name, any, name##_steps().kinds)                            \
-    void function(const twi_gemm_call_t *call)                            \
-    {                                                                     \
-        const int kinds = amx_kinds(call, name##_steps().kinds);          \
-        const bool lower = call->rows > AMX_HALF;                         \
-        amx_panel_fn *panel = lower ? name##_any_full : name##_any_upper; \
-        AMX_EACH(name, AMX_TAKE)                                          \
-        if (lower)                                                        \
-            amx_run(call, name##_steps(), panel, 1, kinds);               \
-        else                                                              \
-            amx_run(call, name##_steps(), panel, 0, kinds);               \
+#define AMX_FUNCTION(name, function)                             \
+    AMX_EACH(name, AMX_LOOP)                                     \
+    AMX_LOOP(name, any, name##_steps().kinds)                    \
+    void function(const twi_gemm_call_t *call)                   \
+    {                                                            \
+        const int kinds = amx_kinds(call, name##_steps().kinds); \
+        const bool lower = call->rows > AMX_HALF;                \
+        AMX_EACH(name, AMX_TAKE)                                 \
+        if (lower)                                               \
+            name##_any_full(call);                               \
+        else                                                     \
+            name##_any_upper(call);                              \
     }
 
 /*

@@ -203,7 +203,7 @@ AMX_INLINE int f16_suspect(const float *sums, int rows)
 }
 
 /* Sums from before stay where they are until it is known that they are not needed. */
-static void f16_settle(const twi_gemm_call_t *call, const char *a, char *acc, int lower)
+static __attribute__((noinline)) void f16_settle(const twi_gemm_call_t *call, const char *a, char *acc, int lower)
 {
     __attribute__((aligned(64))) float tile[F16_SIDE * F16_SIDE];
     float *sums = (float *)(void *)acc, *out = call->accumulate ? tile : sums;
