@@ -174,8 +174,8 @@ tw_status_t twi_comm_allgather(tw_comm_t *comm, const void *in, void *out, size_
         .repeat = 1,
     };
     uint64_t number;
-    twi_ops_meet(comm->transport, comm->ops);
     TW_TRY(twi_engine_post(comm->engine, &task, &number));
+    twi_ops_meet(comm->transport);
     twi_engine_commit(comm->engine, number, 1); /* wakes peers */
     return twi_engine_wait(comm->engine, number, 1);
 }

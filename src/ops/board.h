@@ -11,8 +11,7 @@
  *     sent     so many units of the slots can be read: partial results, or rows of the left matrix
  *     result   so many units of finished results can be read; of gathers: so many strips are packed, for the deadlines
  *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
- *     meetings so many barriers and splits are begun, which are no calls but take their turn with them; the last one
- *              after `met_calls` calls, which is stored before it
+ *     meetings so many barriers and splits are begun: who is in one that we have not begun does not enter our call
  *     pace     so many tiles of the product are multiplied: who compares it with its own knows whether it is behind.
  *              Relaxed, because nothing else follows from it; workers may store it out of order
  * And one for each piece of this rank's own results:
@@ -30,7 +29,7 @@
  * (ops_slots.c):
  *     owner: loads taken of all ranks (acquire), writes the slot and its place, stores sent or result (release)
  *     peer:  loads sent or result (acquire), reads place and slot, stores taken (release)
- * Checked by tests/model/ops.pml and given.pml.
+ * Checked by tests/model/ops.pml and given.pml, but for `meetings` and `pace`, on which no result depends.
  *
  * Two entries, two sets of places and two of marks suffice: who fills those of call c has ended call c-1, for which it
  * saw that all ranks entered c-1, and so had ended c-2.
@@ -81,7 +80,6 @@ typedef struct twi_ops_board {
     _Alignas(TWI_LINE) _Atomic uint64_t taken;
     _Alignas(TWI_LINE) _Atomic uint64_t pace;
     _Alignas(TWI_LINE) _Atomic uint64_t meetings;
-    _Atomic uint64_t met_calls;
     _Alignas(TWI_LINE) twi_call_entry_t calls[2];          /* [call % 2] */
     _Alignas(TWI_LINE) uint64_t places[2][TWI_SLOTS_LIVE]; /* [call % 2][round % LIVE]: bytes from the first slot */
     _Alignas(TWI_LINE) _Atomic uint64_t marks[2][TWI_MARKS_MOST]; /* [call % 2] */

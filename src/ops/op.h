@@ -121,6 +121,7 @@ struct twi_op {
     uint64_t work_ns;  /* that its team was at work in this call, if so */
     uint64_t stay_ns;  /* until when it stays for optional items; 0: it has not come to that */
     bool entered;
+    bool stays;              /* the caller waits until it ends, however long that takes */
     bool lends_rows;         /* peers read our left matrix: the call ends when they have */
     bool alone;              /* so small that the caller does it without its team */
     _Atomic uint8_t *agreed; /* [size] */

@@ -186,12 +186,10 @@ static void reset(twi_op_t *op)
     atomic_store(&op->opened, 0);
 }
 
-void twi_ops_meet(twi_transport_t *transport, const twi_ops_t *ops)
+void twi_ops_meet(twi_transport_t *transport)
 {
-    twi_ops_board_t *board = twi_board(transport, transport->rank);
-    atomic_store_explicit(&board->met_calls, ops ? ops->n_calls : 0, memory_order_relaxed);
-    (void)atomic_fetch_add_explicit(&board->meetings, 1,
-                                    memory_order_release); /* pairs with the load in is_elsewhere */
+    /* pairs with the load in is_elsewhere */
+    (void)atomic_fetch_add_explicit(&twi_board(transport, transport->rank)->meetings, 1, memory_order_release);
 }
 
 tw_status_t twi_op_start(twi_op_t *op)

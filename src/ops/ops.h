@@ -56,10 +56,10 @@ void twi_ops_destroy(twi_ops_t *ops); /* after all its operators; NULL is fine *
 size_t twi_ops_board_bytes(void);
 
 /*
- * This rank begins a barrier or a split, in which peers meet it before it calls another operator: who waits for it in
- * one that it has not started waits in vain, and is told so. ops: NULL before the first operator.
+ * This rank begins a barrier or a split, and does nothing else until all have: who waits for it in an operator that it
+ * has not entered waits in vain, and is told so.
  */
-void twi_ops_meet(twi_transport_t *transport, const twi_ops_t *ops);
+void twi_ops_meet(twi_transport_t *transport);
 
 typedef struct twi_op twi_op_t;
 

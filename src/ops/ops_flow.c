@@ -32,14 +32,23 @@ static bool has_taken(const twi_op_t *op, int rank)
 }
 
 /*
- * Whether a rank has begun a barrier or a split that we have not, without having started this call. If it had, it would
- * have entered by now or would after it. `entered` is looked at last: it was stored before the meeting was counted.
+ * Whether a rank is in a barrier or a split that we have not begun, and has not entered this call: it will not while we
+ * wait for it. `entered` is looked at last: who entered before its barrier had stored it when that was counted.
  */
 static bool is_elsewhere(const twi_op_t *op, int rank)
 {
-    twi_ops_board_t *board = twi_board(op->transport, rank), *own = twi_board(op->transport, op->rank);
-    return twi_board_load(&board->meetings) > atomic_load_explicit(&own->meetings, memory_order_relaxed) &&
-           atomic_load_explicit(&board->met_calls, memory_order_relaxed) <= op->call && !has_entered(op, rank);
+    const twi_ops_board_t *own = twi_board(op->transport, op->rank);
+    const uint64_t meetings = twi_board_load(&twi_board(op->transport, rank)->meetings);
+    return meetings > atomic_load_explicit(&own->meetings, memory_order_relaxed) && !has_entered(op, rank);
+}
+
+/* Such a rank if we do nothing but wait: who only looks, or waits for a while, may come to it later. -1: none. */
+static int elsewhere(const twi_op_t *op)
+{
+    for (int r = 0; op->stays && r < op->size; r++)
+        if (is_elsewhere(op, r))
+            return r;
+    return -1;
 }
 
 /* Any worker may be the first to look; all come to the same result. */
@@ -47,13 +56,12 @@ bool twi_op_agrees(twi_op_t *op, int rank)
 {
     if (atomic_load_explicit(&op->agreed[rank], memory_order_acquire))
         return true;
-    const bool entered = has_entered(op, rank);
-    if (entered ? !twi_entry_agrees(op, rank) : is_elsewhere(op, rank)) {
+    if (!has_entered(op, rank))
+        return false;
+    if (!twi_entry_agrees(op, rank)) {
         atomic_store_explicit(&op->diverged, rank + 1, memory_order_relaxed);
         return false;
     }
-    if (!entered)
-        return false;
     atomic_store_explicit(&op->agreed[rank], 1, memory_order_release);
     return true;
 }
@@ -186,6 +194,12 @@ static bool can_go_on(void *arg)
     return true;
 }
 
+/* Or whether it never will. */
+static bool is_settled(void *arg)
+{
+    return can_go_on(arg) || elsewhere(arg) >= 0;
+}
+
 static bool waits_for(void *arg, int rank)
 {
     twi_op_t *op = arg;
@@ -237,7 +251,7 @@ static bool some_enter_later(twi_op_t *op)
 
 static bool enters_or_goes_on(void *arg)
 {
-    return can_go_on(arg) || !some_enter_later(arg);
+    return is_settled(arg) || !some_enter_later(arg);
 }
 
 /* TW_IN_PROGRESS when the clock passes until_ns; 0: only looks. */
@@ -246,7 +260,7 @@ static tw_status_t wait_for_peers(twi_op_t *op, uint64_t until_ns)
     const uint64_t begin = twi_trace_begin(op);
     const bool later = some_enter_later(op);
     const twi_wait_t wait = {
-        .ready = later ? enters_or_goes_on : can_go_on,
+        .ready = later ? enters_or_goes_on : is_settled,
         .waits_for = waits_for,
         .progress = later ? NULL : progress,
         .position = position,
@@ -326,7 +340,7 @@ static tw_status_t step(twi_op_t *op, int64_t budget)
         stay(op);
     if (atomic_load(&op->diverged)) {
         const int rank = atomic_load(&op->diverged) - 1;
-        return twi_entry_differs(op, has_entered(op, rank) ? twi_entry_of(op, rank) : NULL, rank);
+        return twi_entry_differs(op, twi_entry_of(op, rank), rank);
     }
     if (atomic_load(&op->trouble) != TW_OK)
         return twi_fail((tw_status_t)atomic_load(&op->trouble), "%s: %s", op->class->name, op->trouble_text);
@@ -339,6 +353,9 @@ tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns)
         const tw_status_t status = step(op, until_ns == UINT64_MAX ? INT64_MAX : op->ops->n_workers);
         if (status != TW_IN_PROGRESS)
             return status;
+        op->stays = until_ns == UINT64_MAX;
+        if (elsewhere(op) >= 0)
+            return twi_entry_differs(op, NULL, elsewhere(op));
         if (!can_go_on(op))
             TW_TRY(wait_for_peers(op, until_ns));
         if (until_ns != UINT64_MAX && twi_now_ns() >= until_ns)

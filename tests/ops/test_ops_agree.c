@@ -4,6 +4,9 @@
  * communicator is lost and says so, and a new one works. What is a rank's own business does not matter.
  */
 #define _GNU_SOURCE
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "ops/ops_sample.h"
 
 static const uint64_t default_seed = 0x6f70736167726531u;
@@ -287,29 +290,34 @@ TEST(all_different_shm)
 
 /* ---- Barriers and splits ------------------------------------------------------------------------ */
 
-/* One rank is at a barrier, or splits, while the others are in an operator. */
-static void meet_elsewhere(int rank, tw_transport_t transport, bool splits, int victim)
+/* One rank is at a barrier, or splits, while the others are in an operator; it may have started it before. */
+static void meet_elsewhere(int rank, tw_transport_t transport, bool splits, bool starts, int victim)
 {
     tw_comm_t *comm = new_comm(rank, transport), *part = NULL;
     const op_case_t c = right_case(OP_MM_ALL_REDUCE, &op_float_types[0], default_seed);
     op_call_t call;
+    tw_op_t *op = NULL;
     op_try(comm, &c);
     CHECK_OK(tw_comm_barrier(comm));
     op_call_open(&call, &c, rank);
+    CHECK_OK(op_call_prepare(&call, comm, &op));
+    if (rank != victim || starts)
+        CHECK_OK(tw_op_start(op));
     if (rank == victim)
         CHECK_STATUS(splits ? tw_comm_split(comm, 0, rank, "part", &part) : tw_comm_barrier(comm), TW_ERR_DIVERGED);
     else
-        CHECK_STATUS(op_call_run(&call, comm), TW_ERR_DIVERGED);
+        CHECK_STATUS(tw_op_wait(op, 0), TW_ERR_DIVERGED);
     CHECK_CONTAINS(tw_last_error(), "called mm_all_reduce");
     CHECK_CONTAINS(tw_last_error(), "a barrier or a split");
+    tw_op_release(op);
     op_call_close(&call);
     tw_comm_destroy(comm);
 }
 
 static void elsewhere_body(int rank, void *arg)
 {
-    for (int i = 0; i < 2 * RANKS; i++)
-        meet_elsewhere(rank, *(const tw_transport_t *)arg, i % 2, i / 2);
+    for (int i = 0; i < 4 * RANKS; i++)
+        meet_elsewhere(rank, *(const tw_transport_t *)arg, i % 2, i / 2 % 2, i / 4);
 }
 
 static void elsewhere(tw_transport_t transport)
@@ -325,6 +333,59 @@ TEST(elsewhere_threads)
 TEST(elsewhere_shm)
 {
     elsewhere(TW_TRANSPORT_SHM);
+}
+
+/* A barrier that is refused, here in a forked child, counts for nobody. */
+static void refused_body(tw_comm_t *comm, void *arg)
+{
+    op_case_t c = right_case(OP_MM_ALL_REDUCE, &op_float_types[0], default_seed);
+    (void)arg;
+    c.size = tw_comm_size(comm);
+    const pid_t pid = tw_comm_rank(comm) == 1 ? fork() : -1;
+    if (pid == 0)
+        _exit(tw_comm_barrier(comm) == TW_ERR_STATE ? 0 : 1);
+    if (pid > 0) {
+        int status = 0;
+        CHECK_EQ(waitpid(pid, &status, 0), pid);
+        CHECK_EQ(status, 0);
+        CHECK_OK(tw_comm_status(comm));
+    }
+    ranks_barrier();
+    for (int i = 0; i < 20; i++)
+        op_try(comm, &c);
+}
+
+TEST(barrier_of_a_child)
+{
+    const ranks_args_t args = RANKS_ARGS_INIT;
+    ranks_run(&args, refused_body, NULL);
+}
+
+/* One rank starts and looks before the barrier, the others start after it: nobody waits in vain. */
+TEST_RANKS(barrier_before_start, "2,3")(tw_comm_t *comm)
+{
+    for (int i = 0; i < 3 * OP_KINDS; i++) {
+        op_case_t c = right_case((op_kind_t)(i % OP_KINDS), &op_float_types[0], default_seed);
+        const bool early = tw_comm_rank(comm) == i % tw_comm_size(comm);
+        op_call_t call;
+        tw_op_t *op = NULL;
+        c.size = tw_comm_size(comm);
+        op_call_open(&call, &c, tw_comm_rank(comm));
+        CHECK_OK(op_call_prepare(&call, comm, &op));
+        if (early) {
+            CHECK_OK(tw_op_start(op));
+            for (int look = 0; look < 100; look++)
+                CHECK_STATUS(tw_op_test(op), TW_IN_PROGRESS);
+            CHECK_STATUS(tw_op_wait(op, 1000), TW_IN_PROGRESS);
+        }
+        CHECK_OK(tw_comm_barrier(comm));
+        if (!early)
+            CHECK_OK(tw_op_start(op));
+        CHECK_OK(tw_op_wait(op, 0));
+        CHECK_OK(tw_comm_barrier(comm));
+        tw_op_release(op);
+        op_call_close(&call);
+    }
 }
 
 /* A barrier between start and wait is in order, whoever comes to it first. */
