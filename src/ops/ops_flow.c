@@ -46,7 +46,7 @@ static bool is_elsewhere(const twi_op_t *op, int rank)
 static int elsewhere(const twi_op_t *op)
 {
     for (int r = 0; op->stays && r < op->size; r++)
-        if (is_elsewhere(op, r))
+        if (!atomic_load_explicit(&op->agreed[r], memory_order_relaxed) && is_elsewhere(op, r))
             return r;
     return -1;
 }
@@ -354,8 +354,9 @@ tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns)
         if (status != TW_IN_PROGRESS)
             return status;
         op->stays = until_ns == UINT64_MAX;
-        if (elsewhere(op) >= 0)
-            return twi_entry_differs(op, NULL, elsewhere(op));
+        const int absent = elsewhere(op);
+        if (absent >= 0)
+            return twi_entry_differs(op, NULL, absent);
         if (!can_go_on(op))
             TW_TRY(wait_for_peers(op, until_ns));
         if (until_ns != UINT64_MAX && twi_now_ns() >= until_ns)
