@@ -247,11 +247,11 @@ AMX_INLINE void amx_add_row(amx_side_t *side)
 AMX_INLINE void amx_finish_row(amx_side_t *side)
 {
     const twi_gemm_ready_t *ready = &side->call->ready;
-    if ((side->kinds & AMX_CAST) && (!(side->kinds & (AMX_ROWS | AMX_ADD)) || ready->cast))
+    if ((side->kinds & AMX_CAST) && (!(side->kinds & (AMX_ROWS | AMX_ADD)) || ready->cast)) {
         amx_cast_row(side);
-    else if ((side->kinds & AMX_ADD) && (!(side->kinds & AMX_ROWS) || ready->add))
+    } else if ((side->kinds & AMX_ADD) && (!(side->kinds & AMX_ROWS) || ready->add)) {
         amx_add_row(side);
-    else {
+    } else {
         ready->finish(ready->epilogue, side->part, side->row++, side->row_from);
         side->row_from += 2 * AMX_HALF;
     }
