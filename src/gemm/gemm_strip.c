@@ -126,6 +126,7 @@ static column_t column_of(const strip_work_t *w, strip_feed_t *feed, strip_feed_
                 .stored = w->widens,
                 .kind = w->problem->kind,
                 .scales = feed->scales,
+                .excess = w->memory.excess,
                 .steps = block->k_count / kernel->ks,
                 .far = w->n_tiles > 1 && block->k_count > plan->near ? (block->k_count - plan->near) / kernel->ks : 0,
                 .accumulate = block->k0 > 0,
@@ -172,6 +173,7 @@ static void column_run(column_t *c, int64_t i, int64_t n)
         twi_strip_feed_share(c->feed, c->next, i, n, &call->make);
     call->n_aside = twi_strip_feed_lacks(c->feed) > 0 ? (int)call->steps : 0;
     w->kernel->run(call);
+    call->excess_known = true;
 }
 
 /*
@@ -306,6 +308,7 @@ static size_t divide(const twi_gemm_plan_t *plan, char *base, strip_memory_t *m)
     m->made[0] = part(base, &at, made);
     m->made[1] = plan->makes && plan->lanes ? part(base, &at, made) : m->made[0];
     m->dequant = part(base, &at, plan->quantised && plan->lanes ? panel * 2 : 0);
+    m->excess = part(base, &at, kernel->lane == TWI_LANE_U8 ? kernel->nr * 4 : 0);
     m->scale = part(base, &at, scales);
     m->offset = part(base, &at, scales);
     m->spread = part(base, &at, plan->quantised ? (int64_t)sizeof *m->spread : 0);

@@ -32,7 +32,11 @@ typedef enum twi_gemm_lane {
     TWI_LANE_BF16,
     TWI_LANE_S8,
     TWI_LANE_S16, /* int8, widened */
-    TWI_LANE_U8,  /* A holds int8 + 128 as bytes without sign, B int8; the kernel takes the 128 out again */
+    /*
+     * A holds int8 + 128 as bytes without sign, B int8. The kernel takes off what that adds to every sum of a column;
+     * see `excess` of a call.
+     */
+    TWI_LANE_U8,
     /*
      * fp16 as the exact sum of two bf16: `hi` has the sign and the top 8 bits of the significand, `lo`
      * the rest; lo of an infinity or NaN is 0. A step is two planes, all of hi and then all of lo:
@@ -101,6 +105,12 @@ typedef struct twi_gemm_call {
     twi_gemm_scales_t
         scales; /* such elements of bf16 or fp16 are int8 with these; scale NULL: they are not. See below */
     void *acc;
+    /*
+     * For lanes U8: 128 times the sum of each column of b, [nr], 64-byte aligned. The first call with a b leaves it
+     * there, later ones take it from there, as excess_known says. NULL: nobody wants it.
+     */
+    int32_t *excess;
+    bool excess_known;
     int64_t steps;  /* of ks; may be 0 */
     int64_t far;    /* of them, the last ones: their b need not stay in the first-level cache for the next call */
     int rows;       /* 1..mr: of which the sums are wanted; the other rows of acc are left in any state */

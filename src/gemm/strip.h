@@ -12,6 +12,7 @@ typedef struct strip_memory {
     void *stored;                /* a panel that is packed on the way */
     void *made[2];               /* panels that are not used as they are stored, by turns */
     uint16_t *dequant;           /* between int8 and lanes */
+    int32_t *excess;             /* of the columns of a panel, where kernels want it */
     float *scale, *offset;       /* of one block, each column kb times */
     struct strip_spread *spread; /* which those are */
     struct strip_finishing *finishing;

@@ -129,6 +129,7 @@ static void bench_row(const bench_t *bench)
 
 static void bench_one(const twi_gemm_kernel_t *kernel)
 {
+    static _Alignas(64) int32_t excess[TWI_GEMM_NR_MAX]; /* known, as to all calls of a column but the first */
     const twi_gemm_kind_t kind = (twi_gemm_kind_t)__builtin_ctz(kernel->serves);
     const int64_t k = bench_k(kernel);
     void *a = bench_panel(kernel, kind, k, true), *b = bench_panel(kernel, kind, k, false), *acc = NULL;
@@ -136,7 +137,14 @@ static void bench_one(const twi_gemm_kernel_t *kernel)
     const bench_t bench = {
         .kernel = kernel,
         .peak = bench_instruction(kernel),
-        .call = {.a = a, .b = b, .acc = acc, .panels = 1, .steps = panels_steps(kernel, k), .rows = kernel->mr},
+        .call = {.a = a,
+                 .b = b,
+                 .acc = acc,
+                 .excess = excess,
+                 .excess_known = true,
+                 .panels = 1,
+                 .steps = panels_steps(kernel, k),
+                 .rows = kernel->mr},
         .k = k,
         .ops = 2.0 * kernel->mr * kernel->nr * (double)k,
     };

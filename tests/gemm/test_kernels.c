@@ -35,6 +35,9 @@ enum {
 
 static const uint64_t default_seed = 0x7469646570726f64u;
 
+/* What a call of a kernel for lanes U8 is told of the excess. */
+enum { EXCESS_UNWANTED, EXCESS_WANTED, EXCESS_KNOWN, EXCESS_WAYS };
+
 /* The product under test. Cells of a tile are bits of fp32 or int32. */
 typedef struct trial {
     const twi_gemm_kernel_t *kernel;
@@ -49,6 +52,7 @@ typedef struct trial {
     const twi_gemm_touch_t *touch;
     int n_touch, touch_lines;
     _Atomic int n_asides; /* calls that are still to come */
+    int excess_way;       /* EXCESS_...; changes with every call */
     const char *what;     /* for reports */
 } trial_t;
 
@@ -88,11 +92,42 @@ static const void *expose(const panels_guard_t *room, const uint8_t *panel, size
     return at;
 }
 
-static void call_kernel(const trial_t *trial, int64_t first, int64_t steps, int rows, bool accumulate, void *acc)
+/* 128 times the sums of the columns of some steps. */
+static void excess_of(const trial_t *trial, int64_t first, int64_t steps, int32_t *excess)
+{
+    const int nr = trial->kernel->nr, kb = trial->kernel->kb;
+    const int8_t *b = (const int8_t *)trial->b_panel + (size_t)first * panels_step_bytes_b(trial->kernel);
+    memset(excess, 0, TWI_GEMM_NR_MAX * sizeof *excess);
+    for (int64_t at = 0; at < steps * trial->kernel->ks * nr; at++)
+        excess[at / kb % nr] += 128 * b[at];
+}
+
+/* With the excess of lanes U8 in one of all ways: what it comes to, and that it is left where it is wanted. */
+static void run_kernel(trial_t *trial, twi_gemm_call_t *call, int64_t first)
+{
+    static _Alignas(LINE) int32_t excess[TWI_GEMM_NR_MAX];
+    int32_t wanted[TWI_GEMM_NR_MAX];
+    if (trial->kernel->lane != TWI_LANE_U8) {
+        trial->kernel->run(call);
+        return;
+    }
+    const int way = trial->excess_way++ % EXCESS_WAYS;
+    excess_of(trial, first, call->steps, wanted);
+    memset(excess, PANELS_FILLING, sizeof excess);
+    if (way == EXCESS_KNOWN)
+        memcpy(excess, wanted, sizeof excess);
+    call->excess = way == EXCESS_UNWANTED ? NULL : excess;
+    call->excess_known = way == EXCESS_KNOWN;
+    trial->kernel->run(call);
+    if (way != EXCESS_UNWANTED)
+        CHECK_EQ(memcmp(excess, wanted, (size_t)trial->kernel->nr * sizeof *excess), 0);
+}
+
+static void call_kernel(trial_t *trial, int64_t first, int64_t steps, int rows, bool accumulate, void *acc)
 {
     const twi_gemm_kernel_t *kernel = trial->kernel;
     const size_t a_step = panels_step_bytes_a(kernel), b_step = panels_step_bytes_b(kernel) / (trial->stored ? 2 : 1);
-    const twi_gemm_call_t call = {
+    twi_gemm_call_t call = {
         .a = expose(&trial->a_room, trial->a_panel + (size_t)first * a_step, (size_t)steps * a_step, trial->at_end),
         .b = expose(&trial->b_room, trial->b_panel + (size_t)first * b_step, (size_t)steps * b_step, trial->at_end),
         .stored = trial->stored,
@@ -107,10 +142,10 @@ static void call_kernel(const trial_t *trial, int64_t first, int64_t steps, int 
         .n_touch = trial->n_touch,
         .touch_lines = trial->touch_lines,
         .aside = count_aside,
-        .aside_arg = (void *)(uintptr_t)trial,
+        .aside_arg = trial,
         .n_aside = atomic_load(&trial->n_asides),
     };
-    kernel->run(&call);
+    run_kernel(trial, &call, first);
 }
 
 static void check_around(const trial_t *trial, const uint8_t *acc, size_t bytes)

@@ -8,7 +8,7 @@
 #define KERNEL_MR 14
 #define KERNEL_SUM float
 #define KERNEL_STEP(sums, a, b) _mm512_dpbf16_ps(sums, (__m512bh)(a), (__m512bh)(b))
-#define KERNEL_BIAS 0
+#define KERNEL_EXCESS 0
 #define KERNEL_WIDENS 0
 #define KERNEL_SCALES 0
 #include "gemm/x86/kernel_body.h"

@@ -5,7 +5,7 @@
 #define KERNEL_MR 6
 #define KERNEL_SUM float
 #define KERNEL_STEP(sums, a, b) _mm256_fmadd_ps((__m256)(a), (__m256)(b), sums)
-#define KERNEL_BIAS 0
+#define KERNEL_EXCESS 0
 #define KERNEL_WIDENS (1u << TWI_GEMM_BF16 | 1u << TWI_GEMM_F16)
 #define KERNEL_SCALES 1
 #include "gemm/x86/kernel_body.h"

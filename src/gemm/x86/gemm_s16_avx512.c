@@ -5,7 +5,7 @@
 #define KERNEL_MR 14
 #define KERNEL_SUM uint32_t
 #define KERNEL_STEP(sums, a, b) ((sums) + (sums_t)_mm512_madd_epi16(a, b))
-#define KERNEL_BIAS 0
+#define KERNEL_EXCESS 0
 #define KERNEL_WIDENS (1u << TWI_GEMM_S8)
 #define KERNEL_SCALES 0
 #include "gemm/x86/kernel_body.h"

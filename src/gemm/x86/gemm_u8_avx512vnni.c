@@ -5,15 +5,15 @@
  */
 #if defined(__x86_64__)
 #define KERNEL_BYTES 64
-#define KERNEL_MR 12
+#define KERNEL_MR 14
 #define KERNEL_SUM uint32_t
 #define KERNEL_STEP(sums, a, b) (sums_t) _mm512_dpbusd_epi32((__m512i)(sums), a, b)
-#define KERNEL_BIAS ((int32_t)0x80808080)
+#define KERNEL_EXCESS ((int32_t)0x80808080)
 #define KERNEL_WIDENS 0
 #define KERNEL_SCALES 0
 #include "gemm/x86/kernel_body.h"
 
-void twi_gemm_u8_s8_s32_12x32x4__avx512vnni(const twi_gemm_call_t *call)
+void twi_gemm_u8_s8_s32_14x32x4__avx512vnni(const twi_gemm_call_t *call)
 {
     run_kernel(call);
 }

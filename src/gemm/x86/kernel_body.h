@@ -7,13 +7,13 @@
  *     KERNEL_MR                  rows of a panel of A
  *     KERNEL_SUM                 type of a sum
  *     KERNEL_STEP(sums, a, b)    vectors: the sums after one step
- *     KERNEL_BIAS                4 bytes that every row of A has too much in every step, or 0
+ *     KERNEL_EXCESS              4 bytes that every row of A has too much in every step, or 0
  *     KERNEL_WIDENS              kinds of elements, bits of twi_gemm_kind_t, that it makes lanes of
  *     KERNEL_SCALES              1: such elements may be int8 with scales; lanes and sums are fp32
  * and gets run_kernel(call). Each row is computed for itself, in the order of k, so that its bits do not
  * depend on how many rows there are. Of several NaNs that meet, compilers choose which one stays when
- * they order operands; so that this shows nowhere, every NaN is stored as 0x7fc00000. The bias is one
- * more row, taken off the others at the end.
+ * they order operands; so that this shows nowhere, every NaN is stored as 0x7fc00000. The excess is one
+ * more row, in the first call with a panel of B, and taken off the others at the end.
  */
 #include <immintrin.h>
 #include <string.h>
@@ -168,14 +168,15 @@ INLINE factors_t b_vector(const char *step, int i, int holds, const columns_t *c
     return holds == LANES ? ((const factors_t *)step)[i] : widened(step + i * KERNEL_BYTES / 2, holds);
 }
 
-INLINE void step(row_sums_t *sums, row_sums_t *bias, const char *a, const char *b_panel, int rows, int holds,
+/* `excess` NULL: it is not wanted. */
+INLINE void step(row_sums_t *sums, row_sums_t *excess, const char *a, const char *b_panel, int rows, int holds,
                  const columns_t *columns)
 {
     for (int at = 0; at < b_step_bytes(holds); at += LINE_BYTES)
         __builtin_prefetch((const void *)((uintptr_t)b_panel + AHEAD_BYTES + at)); /* may lie past the end */
     const factors_t b[2] = {b_vector(b_panel, 0, holds, columns), b_vector(b_panel, 1, holds, columns)};
-    if (KERNEL_BIAS != 0)
-        row_step(bias, broadcast(KERNEL_BIAS), b);
+    if (excess)
+        row_step(excess, broadcast(KERNEL_EXCESS), b);
     UNROLL_ROWS
     for (int r = 0; r < rows; r++) {
         int32_t bits;
@@ -184,22 +185,22 @@ INLINE void step(row_sums_t *sums, row_sums_t *bias, const char *a, const char *
     }
 }
 
-INLINE sums_t finished(sums_t sums, sums_t bias)
+INLINE sums_t finished(sums_t sums, sums_t excess)
 {
-    if (KERNEL_BIAS != 0)
-        return sums - bias;
+    if (KERNEL_EXCESS != 0)
+        return sums - excess;
     if (!SUMS_ARE_FLOATS)
         return sums;
     const bits_t is_nan = (floats_t)sums != (floats_t)sums;
     return (sums_t)(((bits_t)sums & ~is_nan) | (0x7fc00000 & is_nan));
 }
 
-/* `rows` and `holds` are constants wherever this is inlined, so that the sums live in registers. */
-INLINE void run_rows(const twi_gemm_call_t *call, int rows, int holds)
+/* `rows`, `holds` and `known` are constants wherever this is inlined, so that the sums live in registers. */
+INLINE void run_steps(const twi_gemm_call_t *call, int rows, int holds, bool known)
 {
     row_sums_t *acc = call->acc;
     row_sums_t sums[KERNEL_MR];
-    row_sums_t bias = {0};
+    row_sums_t excess = {0};
     UNROLL_ROWS
     for (int r = 0; r < rows; r++)
         sums[r] = call->accumulate ? acc[r] : (row_sums_t){0};
@@ -211,16 +212,29 @@ INLINE void run_rows(const twi_gemm_call_t *call, int rows, int holds)
         n = twi_touch_chunk(&touch, left);
         n = columns.left < n ? columns.left : n;
         for (int64_t i = 0; i < n; i++, a += A_STEP_BYTES, b += b_step_bytes(holds))
-            step(sums, &bias, a, b, rows, holds, &columns);
+            step(sums, known ? NULL : &excess, a, b, rows, holds, &columns);
         columns.left -= n;
         if ((holds & SCALED) && columns.left == 0)
             columns_next(&columns, &call->scales);
     }
+    row_sums_t *kept = (row_sums_t *)(void *)call->excess;
+    if (KERNEL_EXCESS != 0 && known)
+        excess = *kept;
+    else if (KERNEL_EXCESS != 0 && kept)
+        *kept = excess;
     UNROLL_ROWS
     for (int r = 0; r < rows; r++) {
-        acc[r].lo = finished(sums[r].lo, bias.lo);
-        acc[r].hi = finished(sums[r].hi, bias.hi);
+        acc[r].lo = finished(sums[r].lo, excess.lo);
+        acc[r].hi = finished(sums[r].hi, excess.hi);
     }
+}
+
+INLINE void run_rows(const twi_gemm_call_t *call, int rows, int holds)
+{
+    if (KERNEL_EXCESS == 0 || call->excess_known)
+        run_steps(call, rows, holds, true);
+    else
+        run_steps(call, rows, holds, false);
 }
 
 #if defined(__SANITIZE_THREAD__)
