@@ -105,7 +105,8 @@ typedef struct twi_gemm_plan {
     bool direct;          /* stored panels of the weight are used as they are */
     bool quantised;       /* int8 weights of products of floats */
     bool lanes;           /* panels of B are turned into lanes, */
-    bool widens;          /* which the kernel can do itself */
+    bool widens;          /* which the kernel can do itself, */
+    bool scales;          /* and also dequantise */
     bool asides;          /* the kernel can finish a tile during its call for the next one, */
     bool makes;           /* and make panels of B on the way */
     bool streams;         /* tiles of C are written around the caches */

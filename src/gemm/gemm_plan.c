@@ -165,6 +165,7 @@ void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
     };
     plan.direct = problem->weight && !plan.quantised && !plan.lanes;
     plan.widens = plan.lanes && (kernel->flags & TWI_KERNEL_WIDENS);
+    plan.scales = plan.quantised && (kernel->flags & TWI_KERNEL_SCALES);
     plan.panel_bytes = twi_round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
     plan.blocks = choose_blocks(&plan);
     plan.near =

@@ -16,7 +16,8 @@ enum {
     LINE_BYTES = 64,
     AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
     WIDEN_ROWS = 48,    /* of a stack, at most: for more of them lanes are made once */
-    SCALE_TILES = 1,    /* of a column, at most: for more of them int8 weights are dequantised once */
+    SCALE_TILES = 1,    /* of a column, at most: for more of them int8 weights are dequantised once; */
+    SCALE_TILES_16 = 2, /* the same if an instruction rounds them */
 };
 
 /* ---- Modes ------------------------------------------------------------------------------------- */
@@ -123,7 +124,7 @@ static column_t column_of(const strip_work_t *w, strip_feed_t *feed, strip_feed_
                 .b = feed->panel ? feed->panel : feed->stored,
                 .a_step = plan->panel_bytes,
                 .acc_step = plan->blocks.kb < plan->k_pad ? (int64_t)kernel->mr * kernel->nr * 4 : 0,
-                .stored = w->widens,
+                .stored = w->widens || feed->scales.scale,
                 .kind = w->problem->kind,
                 .scales = feed->scales,
                 .excess = w->memory.excess,
@@ -391,7 +392,7 @@ static void multiply_stack(const twi_gemm_plan_t *plan, const twi_gemm_strip_t *
     work.out_bytes = (int64_t)twi_dtype_bytes(work.epilogue.out_type);
     work.rounds = rounds(&work.epilogue);
     work.widens = widens(plan, work.n_tiles * plan->kernel->mr);
-    work.scales = work.widens && plan->quantised && work.n_tiles <= SCALE_TILES;
+    work.scales = plan->scales && work.n_tiles <= (plan->lanes ? SCALE_TILES : SCALE_TILES_16);
     for (int adds = 0; adds < 2; adds++)
         work.row[adds] = twi_gemm_row(plan->kernel->isa, &work.epilogue, adds);
     twi_strip_finishing_begin(&work);

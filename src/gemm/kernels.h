@@ -46,10 +46,11 @@ typedef enum twi_gemm_lane {
 } twi_gemm_lane_t;
 
 enum {
-    TWI_KERNEL_FLUSH = 1,  /* denormal bf16 factors count as zero, and denormal sums become zero */
-    TWI_KERNEL_VNNI = 2,   /* needs twi_cpu_vnni() besides its level */
-    TWI_KERNEL_AMX = 4,    /* between twi_gemm_tiles_begin and _end of the calling thread */
-    TWI_KERNEL_WIDENS = 8, /* takes B also as it is stored, int8 weights too, and makes lanes of it in registers */
+    TWI_KERNEL_FLUSH = 1,   /* denormal bf16 factors count as zero, and denormal sums become zero */
+    TWI_KERNEL_VNNI = 2,    /* needs twi_cpu_vnni() besides its level */
+    TWI_KERNEL_AMX = 4,     /* between twi_gemm_tiles_begin and _end of the calling thread */
+    TWI_KERNEL_WIDENS = 8,  /* takes B also as it is stored, and makes lanes of it in registers */
+    TWI_KERNEL_SCALES = 16, /* the same of int8 weights with scales */
 };
 
 /* Lines at one distance, to be prefetched. */
@@ -100,10 +101,9 @@ typedef struct twi_gemm_call {
     int64_t panels;   /* of A, 1 or more */
     int64_t a_step;   /* bytes from one to the next, */
     int64_t acc_step; /* and from its sums to the next ones; 0: all have one place, and are finished before the next */
-    bool stored; /* b is not lanes yet but elements of `kind` in the same places; kernels with TWI_KERNEL_WIDENS only */
+    bool stored; /* b is not lanes yet but elements of `kind` in the same places, for kernels with TWI_KERNEL_WIDENS, */
     twi_gemm_kind_t kind;
-    twi_gemm_scales_t
-        scales; /* such elements of bf16 or fp16 are int8 with these; scale NULL: they are not. See below */
+    twi_gemm_scales_t scales; /* or int8 with these, for kernels with TWI_KERNEL_SCALES; scale NULL: not int8 */
     void *acc;
     /*
      * For lanes U8: 128 times the sum of each column of b, [nr], 64-byte aligned. The first call with a b leaves it
@@ -140,8 +140,8 @@ typedef struct twi_gemm_call {
 } twi_gemm_call_t;
 
 /*
- * Limits of scales and offsets with which a kernel can round int8 weights to bf16 in registers: no result overflows, is
- * denormal, or a zero below zero. Offsets may also be 0. For fp16 there are no limits.
+ * Limits of scales and offsets with which a kernel whose lanes are fp32 can round int8 weights to bf16 in registers: no
+ * result overflows, is denormal, or a zero below zero. Offsets may also be 0. Others and fp16 have no limits.
  */
 #define TWI_SCALES_LEAST 0x1p-90f
 #define TWI_SCALES_MOST 0x1p80f

@@ -57,7 +57,7 @@ typedef struct strip_work {
     int64_t out_bytes;            /* of an element */
     bool rounds;                  /* it rounds once, to 16 bits */
     bool widens;                  /* the kernel makes lanes of panels of B, for each tile anew, */
-    bool scales;                  /* also of int8 weights, if it can use their scales */
+    bool scales;                  /* and dequantises int8 weights, if it can use their scales */
     strip_memory_t memory;
     int64_t n_tiles; /* panels of A: tiles of a column */
 } strip_work_t;

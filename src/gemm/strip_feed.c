@@ -36,12 +36,12 @@ static bool between(const float *values, int64_t n, float least, float most, boo
     return all;
 }
 
-/* Whether the kernel can use scales and offsets of the panel at `col`. */
+/* Whether the kernel can use scales and offsets of the panel at `col`. Lanes of bf16 are rounded by an instruction. */
 static bool suit(const strip_work_t *w, int64_t at, int64_t col)
 {
     const twi_gemm_antiquant_t *q = &w->antiquant;
     const int64_t left = w->problem->n - col, n = left < w->kernel->nr ? left : w->kernel->nr;
-    if (w->problem->kind != TWI_GEMM_BF16)
+    if (w->problem->kind != TWI_GEMM_BF16 || !w->plan->lanes)
         return true;
     return between(q->scale + at + col, n, TWI_SCALES_LEAST, TWI_SCALES_MOST, false) &&
            (!q->offset || between(q->offset + at + col, n, TWI_OFFSETS_LEAST, TWI_OFFSETS_MOST, true));
@@ -189,7 +189,7 @@ void twi_strip_feed_lead(strip_feed_t *feed)
     if (!w->problem->weight)
         twi_gemm_pack_b(w->plan->convert, &w->problem->b[w->strip->group], block->k0, block->k_count, block->col,
                         kernel->nr, kernel->kb, w->memory.stored);
-    if (w->scales && block->k_count > 0) {
+    if (w->scales && block->k_count > 0 && !padded(feed)) {
         spread(w, block);
         if (w->memory.spread->suit) {
             feed->scales = scales_left(feed);

@@ -10,7 +10,7 @@
 #define KERNEL_STEP(sums, a, b) _mm512_dpbf16_ps(sums, (__m512bh)(a), (__m512bh)(b))
 #define KERNEL_EXCESS 0
 #define KERNEL_WIDENS 0
-#define KERNEL_SCALES 0
+#define KERNEL_SCALES 2
 #include "gemm/x86/kernel_body.h"
 
 void twi_gemm_bf16_bf16_f32_14x32x2__avx512bf16(const twi_gemm_call_t *call)

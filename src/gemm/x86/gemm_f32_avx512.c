@@ -7,7 +7,7 @@
 #define KERNEL_STEP(sums, a, b) _mm512_fmadd_ps((__m512)(a), (__m512)(b), sums)
 #define KERNEL_EXCESS 0
 #define KERNEL_WIDENS (1u << TWI_GEMM_BF16 | 1u << TWI_GEMM_F16)
-#define KERNEL_SCALES 1
+#define KERNEL_SCALES 4
 #include "gemm/x86/kernel_body.h"
 
 void twi_gemm_f32_f32_f32_14x32x1__avx512(const twi_gemm_call_t *call)

@@ -9,7 +9,7 @@
  *     KERNEL_STEP(sums, a, b)    vectors: the sums after one step
  *     KERNEL_EXCESS              4 bytes that every row of A has too much in every step, or 0
  *     KERNEL_WIDENS              kinds of elements, bits of twi_gemm_kind_t, that it makes lanes of
- *     KERNEL_SCALES              1: such elements may be int8 with scales; lanes and sums are fp32
+ *     KERNEL_SCALES              bytes of a lane, if B may also be int8 with scales: 4, fp32, or 2, bf16; else 0
  * and gets run_kernel(call). Each row is computed for itself, in the order of k, so that its bits do not
  * depend on how many rows there are. Of several NaNs that meet, compilers choose which one stays when
  * they order operands; so that this shows nowhere, every NaN is stored as 0x7fc00000. The excess is one
@@ -44,6 +44,7 @@ enum {
     SUMS_ARE_FLOATS = _Generic((KERNEL_SUM)0, float : 1, default : 0),
     A_STEP_BYTES = 4 * KERNEL_MR,
     B_STEP_BYTES = 2 * KERNEL_BYTES,
+    SCALED_STEP_BYTES = B_STEP_BYTES / (KERNEL_SCALES + !KERNEL_SCALES),
     LINE_BYTES = 64,
     AHEAD_BYTES = 2048, /* B may come from memory, and few rows leave no time to wait for it */
 };
@@ -71,7 +72,7 @@ INLINE void row_step(row_sums_t *sums, factors_t a, const factors_t *b)
 
 INLINE int b_step_bytes(int holds)
 {
-    return holds == LANES ? B_STEP_BYTES : holds & SCALED ? B_STEP_BYTES / 4 : B_STEP_BYTES / 2;
+    return holds == LANES ? B_STEP_BYTES : holds & SCALED ? SCALED_STEP_BYTES : B_STEP_BYTES / 2;
 }
 
 /* ---- Elements that are not lanes yet ----------------------------------------------------------- */
@@ -92,7 +93,7 @@ INLINE factors_t widened(const char *from, int kind)
 #endif
 }
 
-/* Scales and offsets of the two vectors of a step, and for how many steps they are. */
+/* Scales and offsets of the elements of a step, and for how many steps they are. */
 typedef struct columns {
     const floats_t *scale, *offset;
     int64_t left;
@@ -108,6 +109,9 @@ INLINE floats_t from_int8(const char *from)
 #endif
 }
 
+#endif
+
+#if KERNEL_SCALES == 4
 INLINE floats_t rounded_f16(floats_t x)
 {
 #if KERNEL_BYTES == 64
@@ -140,6 +144,21 @@ INLINE factors_t dequantised(const char *from, const columns_t *columns, int i, 
     value *= columns->scale[i];
     return (factors_t)(kind == TWI_GEMM_F16 ? rounded_f16(value) : rounded_bf16(value));
 }
+#elif KERNEL_SCALES == 2
+INLINE floats_t scaled(const char *from, const columns_t *columns, int i)
+{
+    floats_t value = from_int8(from);
+    if (columns->offset)
+        value += columns->offset[i];
+    return value * columns->scale[i];
+}
+
+INLINE factors_t dequantised(const char *from, const columns_t *columns, int i, int kind)
+{
+    (void)kind;
+    const floats_t low = scaled(from, columns, 2 * i), high = scaled(from + KERNEL_BYTES / 4, columns, 2 * i + 1);
+    return (factors_t)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+}
 #endif
 
 INLINE columns_t columns_begin(const twi_gemm_scales_t *scales, int holds)
@@ -151,8 +170,9 @@ INLINE columns_t columns_begin(const twi_gemm_scales_t *scales, int holds)
 
 INLINE void columns_next(columns_t *columns, const twi_gemm_scales_t *scales)
 {
-    columns->scale += 2;
-    columns->offset += columns->offset ? 2 : 0;
+    const int vectors = SCALED_STEP_BYTES * 4 / KERNEL_BYTES; /* fp32 for each element of a step */
+    columns->scale += vectors;
+    columns->offset += columns->offset ? vectors : 0;
     columns->left = scales->group;
 }
 
@@ -162,7 +182,7 @@ INLINE factors_t b_vector(const char *step, int i, int holds, const columns_t *c
 {
 #if KERNEL_SCALES
     if (holds & SCALED)
-        return dequantised(step + i * KERNEL_BYTES / 4, columns, i, holds & ~SCALED);
+        return dequantised(step + i * SCALED_STEP_BYTES / 2, columns, i, holds & ~SCALED);
 #endif
     (void)columns;
     return holds == LANES ? ((const factors_t *)step)[i] : widened(step + i * KERNEL_BYTES / 2, holds);
@@ -263,12 +283,14 @@ INLINE void run_holding(const twi_gemm_call_t *call, int holds)
 
 RUN_KERNEL(const twi_gemm_call_t *call)
 {
-#define IF_STORED(KIND)                                                                             \
-    if ((KERNEL_WIDENS & 1u << TWI_GEMM_##KIND) && call->stored && call->kind == TWI_GEMM_##KIND) { \
-        if (KERNEL_SCALES && call->scales.scale)                                                    \
-            return run_holding(call, TWI_GEMM_##KIND | SCALED);                                     \
-        return run_holding(call, TWI_GEMM_##KIND);                                                  \
-    }
+    const bool scaled = KERNEL_SCALES && call->stored && call->scales.scale;
+    if (scaled && KERNEL_SCALES == 4 && call->kind == TWI_GEMM_F16)
+        return run_holding(call, TWI_GEMM_F16 | SCALED);
+    if (scaled)
+        return run_holding(call, TWI_GEMM_BF16 | SCALED);
+#define IF_STORED(KIND)                                                                           \
+    if ((KERNEL_WIDENS & 1u << TWI_GEMM_##KIND) && call->stored && call->kind == TWI_GEMM_##KIND) \
+        return run_holding(call, TWI_GEMM_##KIND);
     IF_STORED(BF16)
     IF_STORED(F16)
     IF_STORED(S8)
