@@ -17,6 +17,12 @@ from ._lib import AllgatherFn, CommArgs, check, lib
 from ._plan import plans
 from ._results import Results
 
+if not dist.is_initialized():
+    # Its functions have the default group of the moment as an argument. If that is there before them, as when an
+    # optimizer imports them, it outlives destroy_process_group: so do our communicator and threads of gloo, one of which
+    # may abort the process when it leaves.
+    import torch.distributed.nn.functional  # noqa: F401
+
 Allgather = Callable[[bytes], "list[bytes]"]
 
 _SILENCE_S = 60.0
