@@ -200,9 +200,15 @@ INLINE bool add_shortly(const plan_t plan, const twi_gemm_part_t *part, int64_t 
     return false;
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+#define FOR_PLANS static __attribute__((noinline)) /* one for all of them, or it would compile for long */
+#else
+#define FOR_PLANS INLINE
+#endif
+
 /* Rows first..first+rows-1 of the part, with these sums: columns [j, j + PAIR), or the first ones that `some` tells. */
-INLINE void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int first,
-                           int rows, const void *sums, int j, bool whole, cut_t some)
+FOR_PLANS void finish_columns(const plan_t plan, const twi_gemm_epilogue_t *e, const twi_gemm_part_t *part, int first,
+                              int rows, const void *sums, int j, bool whole, cut_t some)
 {
     const columns_t columns = columns_get(e, part->col + j, whole, some);
     const int64_t out_bytes = (int64_t)twi_dtype_bytes(plan.out_type);

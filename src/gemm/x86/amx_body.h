@@ -295,7 +295,13 @@ AMX_INLINE void amx_make_line(amx_side_t *side)
     side->make_from += AMX_LINE;
 }
 
-AMX_INLINE void amx_gap(amx_side_t *side)
+#if defined(__SANITIZE_ADDRESS__)
+#define AMX_GAP static __attribute__((noinline)) /* kernels would compile for minutes */
+#else
+#define AMX_GAP AMX_INLINE
+#endif
+
+AMX_GAP void amx_gap(amx_side_t *side)
 {
     if (side->kinds & AMX_TOUCH)
         for (side->touch_due += side->touches; side->touch_due >= side->gaps; side->touch_due -= side->gaps)
