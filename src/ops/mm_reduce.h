@@ -89,9 +89,12 @@ typedef struct mm_reduce {
     _Atomic int64_t tiles;       /* that are multiplied */
     _Atomic int32_t *own_left;   /* [own pieces] panels to sum */
     twi_reduce_fn reduce;
-    twi_copy_rows_fn copy_rows; /* to our y, */
-    twi_copy_rows_fn push_rows; /* and to that of a peer: around the caches where that can be */
-    const twi_wire_kernels_t *wire;
+    twi_copy_rows_fn copy_rows;     /* to our y, */
+    twi_copy_rows_fn push_rows;     /* and to that of a peer: around the caches where that can be */
+    const twi_wire_kernels_t *wire; /* of int8 on the wire, else NULL; and of all columns: */
+    float *ratio;                   /* comm_scale_1 / comm_scale_2, */
+    float *inverse;                 /* 1 / comm_scale_1, */
+    bool inverts;                   /* if it may be used in this run */
 } mm_reduce_t;
 
 /* mm_reduce_plan.c: schedule, shares and strips. `owner_rows`: rows of a rank's share, 0: as it is best. */

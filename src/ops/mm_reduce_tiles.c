@@ -64,8 +64,7 @@ static void sum_rows(const mm_tiles_t *t, int64_t rows, int64_t col, int64_t col
     const void **sources = t->worker->sources;
     const size_t n = (size_t)(rows * cols);
     if (problem->wire == TW_WIRE_INT8) {
-        const float *s1 = problem->comm_scale_1 + t->col + col, *s2 = problem->comm_scale_2 + t->col + col;
-        r->wire->requantise((const int8_t *const *)sources, t->op->size, rows, cols, s1, s2, out);
+        r->wire->requantise((const int8_t *const *)sources, t->op->size, rows, cols, r->ratio + t->col + col, out);
     } else if (problem->wire == TW_WIRE_F32) {
         void *sums = t->worker->tiles[TILE_SUMS];
         r->reduce(&sums, 1, sources, t->op->size, n);
@@ -138,8 +137,9 @@ static void store_block(const mm_tiles_t *t, int64_t row, int64_t rows, int64_t 
     const twi_op_problem_t *problem = &t->op->problem;
     const twi_gemm_also_t y = {.at = y_at(t, row, col), .step = problem->product.ldc * t->r->out_bytes};
     if (problem->wire == TW_WIRE_INT8) {
+        const bool stream = t->r->streams && twi_panels_lines(y.at, y.step, cols * t->r->out_bytes);
         t->r->wire->dequantise(t->r->out_type, (const int8_t *)block, rows, cols, problem->comm_scale_2 + t->col + col,
-                               y.at, problem->product.ldc);
+                               y.at, problem->product.ldc, stream);
         return;
     }
     store_rows(t, block, rows, cols, y, t->r->copy_rows);
@@ -198,12 +198,14 @@ twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, const mm_rows_t *rows, in
 void twi_mm_tiles_dequantise(const mm_tiles_t *t, const mm_rows_t *rows, int owner, const mm_piece_t *piece)
 {
     const mm_strip_t *strip = rows->strip;
-    const int nr = t->op->plan.kernel->nr;
+    const twi_gemm_kernel_t *kernel = t->op->plan.kernel;
     const char *slot = twi_op_slot(t->op, owner, t->round);
-    for (int64_t c = piece->col; c < piece->col + piece->cols; c += nr) {
-        const int64_t cols = twi_least(t->cols - c, nr);
-        store_block(t, strip->row + rows->first, rows->n, c, cols, tile_at(t, strip, slot, rows->first, c, cols));
-    }
+    const int64_t end = rows->first + rows->n;
+    for (int64_t row = rows->first; row < end; row += kernel->mr)
+        for (int64_t c = piece->col; c < piece->col + piece->cols; c += kernel->nr) {
+            const int64_t n = twi_least(end - row, kernel->mr), cols = twi_least(t->cols - c, kernel->nr);
+            store_block(t, strip->row + row, n, c, cols, tile_at(t, strip, slot, row, c, cols));
+        }
 }
 
 /* ---- Tiles of the product ---------------------------------------------------------------------- */
@@ -349,10 +351,11 @@ static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
 /* A tile of the int8 wire from its scratch tile to where it is sent or summed from. */
 static void quantise_tile(const mm_tiles_t *t, const mm_strip_t *strip, const twi_gemm_tile_t *tile, bool fused)
 {
+    const mm_reduce_t *r = t->r;
     char *slot = tile_at(t, strip, t->own, tile->row - strip->row, tile->col - t->col, tile->cols);
-    t->r->wire->quantise(t->r->out_type, t->worker->tiles[TILE_OWN], tile->rows, tile->cols,
-                         t->op->problem.comm_scale_1 + tile->col,
-                         (int8_t *)(fused ? t->worker->tiles[TILE_SUMS] : slot));
+    r->wire->quantise(r->out_type, t->worker->tiles[TILE_OWN], tile->rows, tile->cols,
+                      t->op->problem.comm_scale_1 + tile->col, r->inverts ? r->inverse + tile->col : NULL,
+                      (int8_t *)(fused ? t->worker->tiles[TILE_SUMS] : slot));
 }
 
 /* Partials of all ranks for a fused tile of another wire than the result's type, our own being in a scratch tile. */

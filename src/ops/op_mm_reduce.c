@@ -258,6 +258,17 @@ static void lend_y(twi_op_t *op, mm_reduce_t *r)
     r->gives_all = r->lends && r->gathers && op->size > 2;
 }
 
+/* For what is worked out of the scales of the int8 wire. */
+static tw_status_t wire_memory(const twi_op_t *op, mm_reduce_t *r)
+{
+    if (op->problem.wire != TW_WIRE_INT8)
+        return TW_OK;
+    r->wire = twi_wire_kernels(twi_cpu_isa());
+    r->inverse = twi_op_alloc(op, (size_t)op->problem.product.n, sizeof *r->inverse);
+    r->ratio = twi_op_alloc(op, (size_t)op->problem.product.n, sizeof *r->ratio);
+    return r->inverse && r->ratio ? TW_OK : TW_ERR_NO_MEMORY;
+}
+
 static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
 {
     mm_reduce_t *r = twi_op_alloc(op, 1, sizeof *r);
@@ -271,7 +282,7 @@ static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
     const tw_wire_t wire = op->problem.wire;
     r->wire_bytes = wire == TW_WIRE_F32 ? 4 : wire == TW_WIRE_INT8 ? 1 : r->out_bytes;
     r->reduce = twi_reduce_select(wire == TW_WIRE_F32 ? TWI_FP32 : r->out_type, TWI_SUM, false);
-    r->wire = twi_wire_kernels(twi_cpu_isa());
+    TW_TRY(wire_memory(op, r));
     static const twi_gemm_hook_t some_hook; /* strips have their own */
     product->hook = &some_hook;
     twi_products_plan(product, &op->plan);
@@ -304,9 +315,22 @@ static tw_status_t create_all_reduce(twi_op_t *op)
     return create(op, true, 0);
 }
 
+/* Scales may change from run to run. */
+static void invert_scales(const twi_op_t *op, mm_reduce_t *r)
+{
+    const twi_op_problem_t *problem = &op->problem;
+    twi_gemm_mode_t mode;
+    twi_gemm_mode_begin(&op->plan, &mode);
+    r->inverts =
+        r->wire->invert(problem->comm_scale_1, problem->comm_scale_2, problem->product.n, r->inverse, r->ratio);
+    twi_gemm_mode_end(&mode);
+}
+
 static void start(twi_op_t *op)
 {
     mm_reduce_t *r = state_of(op);
+    if (r->wire)
+        invert_scales(op, r);
     const int64_t own = op->n_rounds * r->shares[op->rank].n, chunks = r->products.n_chunks;
     twi_products_reset(&r->products);
     count_reads(op, r);

@@ -5,6 +5,7 @@
  */
 #if defined(__x86_64__)
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -25,6 +26,11 @@ INLINE values_t get_f32(const float *p, int n)
     return _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lanes));
 }
 
+INLINE void put_f32(float *p, values_t v, int n)
+{
+    memcpy(p, &v, (size_t)n * sizeof *p);
+}
+
 INLINE __m128i get_bytes(const void *p, int n)
 {
     __m128i x = _mm_setzero_si128();
@@ -35,6 +41,14 @@ INLINE __m128i get_bytes(const void *p, int n)
 INLINE void put_bytes(void *p, __m128i x, int n)
 {
     memcpy(p, &x, (size_t)n);
+}
+
+INLINE void put_words(void *p, __m128i x, int n, bool stream)
+{
+    if (stream)
+        _mm_stream_si128(p, x);
+    else
+        put_bytes(p, x, 2 * n);
 }
 
 INLINE values_t get_f16(const void *p, int n)
@@ -97,16 +111,16 @@ INLINE sums_t larger(sums_t a, sums_t b)
     return (sums_t)_mm256_max_epi32((__m256i)a, (__m256i)b);
 }
 
-INLINE void put_f16(void *p, values_t v, int n)
+INLINE void put_f16(void *p, values_t v, int n, bool stream)
 {
-    put_bytes(p, to_half(v), 2 * n);
+    put_words(p, to_half(v), n, stream);
 }
 
-INLINE void put_bf16(void *p, values_t v, int n)
+INLINE void put_bf16(void *p, values_t v, int n, bool stream)
 {
     const bits_t bits = (bits_t)v, sum = bits + 0x7fffu + ((bits >> 16) & 1u), quiet = bits | 0x400000u;
     const __m256 result = _mm256_blendv_ps((__m256)sum, (__m256)quiet, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    put_bytes(p, low_words((__m256i)((bits_t)result >> 16)), 2 * n);
+    put_words(p, low_words((__m256i)((bits_t)result >> 16)), n, stream);
 }
 
 #include "quant/quant_wire_body.h"

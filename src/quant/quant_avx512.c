@@ -2,6 +2,7 @@
 /* The int8 wire and per-token int8 with AVX-512 F, BW, DQ and VL. Any thread. */
 #if defined(__x86_64__)
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define LEVEL(name) name##__avx512
@@ -22,14 +23,21 @@ INLINE values_t get_f32(const float *p, int n)
     return n == LANES ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(first(n), p);
 }
 
+INLINE void put_f32(float *p, values_t v, int n)
+{
+    _mm512_mask_storeu_ps(p, first(n), v);
+}
+
 INLINE __m256i get_words(const void *p, int n)
 {
     return n == LANES ? _mm256_loadu_si256(p) : _mm256_maskz_loadu_epi16(first(n), p);
 }
 
-INLINE void put_words(void *p, __m256i x, int n)
+INLINE void put_words(void *p, __m256i x, int n, bool stream)
 {
-    if (n == LANES)
+    if (stream)
+        _mm256_stream_si256(p, x);
+    else if (n == LANES)
         _mm256_storeu_si256(p, x);
     else
         _mm256_mask_storeu_epi16(p, first(n), x);
@@ -92,20 +100,20 @@ INLINE sums_t larger(sums_t a, sums_t b)
     return (sums_t)_mm512_max_epi32((__m512i)a, (__m512i)b);
 }
 
-INLINE void put_f16(void *p, values_t v, int n)
+INLINE void put_f16(void *p, values_t v, int n, bool stream)
 {
-    put_words(p, to_half(v), n);
+    put_words(p, to_half(v), n, stream);
 }
 
 /* The table says: for a NaN, v made quiet. */
-INLINE void put_bf16(void *p, values_t v, int n)
+INLINE void put_bf16(void *p, values_t v, int n, bool stream)
 {
     const __m512i bits = _mm512_castps_si512(v);
     const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
     __m512i sum = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
     sum = _mm512_mask_add_epi32(sum, odd, sum, _mm512_set1_epi32(1));
     const __m512 result = _mm512_fixupimm_ps(_mm512_castsi512_ps(sum), v, _mm512_set1_epi32(0x22), 0);
-    put_words(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(result), 16)), n);
+    put_words(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(result), 16)), n, stream);
 }
 
 #include "quant/quant_wire_body.h"

@@ -18,6 +18,11 @@ INLINE values_t get_f32(const float *p, int n UNUSED)
     return *p;
 }
 
+INLINE void put_f32(float *p, values_t v, int n UNUSED)
+{
+    *p = v;
+}
+
 INLINE uint16_t get_bits(const void *p)
 {
     uint16_t bits;
@@ -76,12 +81,12 @@ INLINE void put_bits(void *p, uint16_t bits)
     memcpy(p, &bits, sizeof bits);
 }
 
-INLINE void put_f16(void *p, values_t v, int n UNUSED)
+INLINE void put_f16(void *p, values_t v, int n UNUSED, bool stream UNUSED)
 {
     put_bits(p, twi_f16_from_f32(v));
 }
 
-INLINE void put_bf16(void *p, values_t v, int n UNUSED)
+INLINE void put_bf16(void *p, values_t v, int n UNUSED, bool stream UNUSED)
 {
     put_bits(p, twi_bf16_from_f32(v));
 }

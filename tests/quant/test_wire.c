@@ -3,6 +3,8 @@
  * The kernels of the int8 wire at every ISA level, each a case of its own, bit for bit against a model
  * in exact arithmetic. Arrays lie against a page that cannot be touched. TEST_SEED changes the data.
  */
+#include <math.h>
+
 #include "base/dtype.h"
 #include "exact.h"
 #include "gemm/panels.h"
@@ -168,6 +170,34 @@ static uint16_t get16(const void *p, int64_t i)
 
 /* ---- One call --------------------------------------------------------------------------------- */
 
+static void check_q(uint32_t type, const void *c, int64_t rows, int64_t cols, const float *s1, const int8_t *q,
+                    bool inverse)
+{
+    for (int64_t i = 0; i < rows * cols; i++) {
+        const int expected = model_quantise(type, get16(c, i), s1[i % cols]);
+        if (q[i] != expected)
+            test_fail(__FILE__, __LINE__, "type %u %dx%d: element %d, 0x%x by %a, is %d, not %d%s", type, (int)rows,
+                      (int)cols, (int)i, get16(c, i), (double)s1[i % cols], q[i], expected,
+                      inverse ? ", by way of 1 / s1" : "");
+    }
+}
+
+/* With quotients, and with products where these may be used. */
+static void quantise(const twi_wire_kernels_t *kernels, uint32_t type, const void *c, int64_t rows, int64_t cols,
+                     const float *s1, int8_t *q)
+{
+    array_t inverse = array_make(cols, 4, false), ratio = array_make(cols, 4, false);
+    kernels->quantise(type, c, rows, cols, s1, NULL, q);
+    check_q(type, c, rows, cols, s1, q, false);
+    if (kernels->invert(s1, s1, cols, inverse.data, ratio.data)) {
+        memset(q, PANELS_FILLING, (size_t)(rows * cols));
+        kernels->quantise(type, c, rows, cols, s1, inverse.data, q);
+        check_q(type, c, rows, cols, s1, q, true);
+    }
+    array_end(&inverse);
+    array_end(&ratio);
+}
+
 static void try_quantise(const twi_wire_kernels_t *kernels, uint32_t type, int64_t rows, int64_t cols, bool skewed)
 {
     array_t c = array_make(rows * cols, 2, skewed), s1 = array_make(cols, 4, false);
@@ -178,13 +208,7 @@ static void try_quantise(const twi_wire_kernels_t *kernels, uint32_t type, int64
         const uint16_t bits = random_c(type, scale[i % cols]);
         memcpy((char *)c.data + 2 * i, &bits, sizeof bits);
     }
-    kernels->quantise(type, c.data, rows, cols, scale, q.data);
-    for (int64_t i = 0; i < rows * cols; i++) {
-        const int got = ((int8_t *)q.data)[i], expected = model_quantise(type, get16(c.data, i), scale[i % cols]);
-        if (got != expected)
-            test_fail(__FILE__, __LINE__, "type %u %dx%d: element %d, 0x%x by %a, is %d, not %d", type, (int)rows,
-                      (int)cols, (int)i, get16(c.data, i), (double)scale[i % cols], got, expected);
-    }
+    quantise(kernels, type, c.data, rows, cols, scale, q.data);
     array_end(&c);
     array_end(&s1);
     array_end(&q);
@@ -208,6 +232,7 @@ static void try_requantise(const twi_wire_kernels_t *kernels, int n_src, int64_t
     static array_t q[MAX_SRC];
     const int8_t *sources[MAX_SRC];
     array_t s1 = array_make(cols, 4, false), s2 = array_make(cols, 4, false), p = array_make(rows * cols, 1, skewed);
+    array_t inverse = array_make(cols, 4, false), ratio = array_make(cols, 4, false);
     int *sum = calloc((size_t)(rows * cols) + 1, sizeof *sum);
     CHECK(sum != NULL);
     fill_pairs(s1.data, s2.data, cols, n_src);
@@ -218,7 +243,8 @@ static void try_requantise(const twi_wire_kernels_t *kernels, int n_src, int64_t
             sum[i] += ((int8_t *)q[s].data)[i] = (int8_t)panels_next(&rng);
     }
     int8_t *result = in_place < 0 ? p.data : q[in_place].data;
-    kernels->requantise(sources, n_src, rows, cols, s1.data, s2.data, result);
+    (void)kernels->invert(s1.data, s2.data, cols, inverse.data, ratio.data);
+    kernels->requantise(sources, n_src, rows, cols, ratio.data, result);
     for (int64_t i = 0; i < rows * cols; i++) {
         const float a = ((float *)s1.data)[i % cols], b = ((float *)s2.data)[i % cols];
         if (result[i] != model_requantise(sum[i], a, b))
@@ -234,6 +260,8 @@ static void try_requantise(const twi_wire_kernels_t *kernels, int n_src, int64_t
     for (int64_t i = 0; i < rows * cols && in_place < 0; i++)
         CHECK_EQ(sum[i], 0); /* sources are as they were */
     free(sum);
+    array_end(&inverse);
+    array_end(&ratio);
     array_end(&s1);
     array_end(&s2);
     array_end(&p);
@@ -262,7 +290,7 @@ static void try_dequantise(const twi_wire_kernels_t *kernels, uint32_t type, int
     fill_scales(type, s2.data, cols);
     for (int64_t i = 0; i < rows * cols; i++)
         ((int8_t *)p.data)[i] = (int8_t)panels_next(&rng);
-    kernels->dequantise(type, p.data, rows, cols, s2.data, y.data, ld);
+    kernels->dequantise(type, p.data, rows, cols, s2.data, y.data, ld, false);
     if (rows > 0)
         check_y(type, p.data, rows, cols, s2.data, y.data, ld);
     array_end(&p);
@@ -289,7 +317,7 @@ LEVEL_TESTS(tails)
         try_size(kernels, 1 + cols % 4, cols);
 }
 
-/* Around the columns that requantise takes at a time, and nothing at all. */
+/* Many columns, and nothing at all. */
 LEVEL_TESTS(other_sizes)
 {
     static const int64_t sizes[][2] = {{0, 7}, {5, 0}, {0, 0}, {300, 3}, {2, 4095}, {3, 4096}, {2, 4097}, {3, 4200}};
@@ -325,12 +353,7 @@ LEVEL_TESTS(every_c)
         fill_scales(type, s1, HALVES);
         for (int i = 0; i < HALVES && k < 4; i++)
             s1[i] = k < 2 ? 1.0f : widen(type, 0x0003); /* a denormal */
-        kernels->quantise(type, c, 1, HALVES, s1, q);
-        for (int i = 0; i < HALVES; i++) {
-            if (q[i] != model_quantise(type, c[i], s1[i]))
-                test_fail(__FILE__, __LINE__, "type %u: 0x%x by %a is %d, not %d", type, c[i], (double)s1[i], q[i],
-                          model_quantise(type, c[i], s1[i]));
-        }
+        quantise(kernels, type, c, 1, HALVES, s1, q);
     }
 }
 
@@ -351,19 +374,22 @@ LEVEL_TESTS(every_int8)
 {
     enum { COLS = 1024 };
     static int8_t p[256 * COLS], again[256 * COLS];
-    static float s1[COLS], s2[COLS];
-    static uint16_t y[256 * COLS], portable[256 * COLS];
+    static float s1[COLS], s2[COLS], inverse[COLS], ratio[COLS];
+    static _Alignas(64) uint16_t y[256 * COLS], portable[256 * COLS];
     for (int i = 0; i < 256 * COLS; i++)
         p[i] = (int8_t)(i / COLS - 128);
-    for (int k = 0; k < LENGTH(types); k++) {
-        fill_every_exponent(types[k], s2, COLS);
-        kernels->dequantise(types[k], p, 256, COLS, s2, y, COLS);
-        check_y(types[k], p, 256, COLS, s2, y, COLS);
-        twi_wire_kernels(TWI_ISA_PORTABLE)->dequantise(types[k], p, 256, COLS, s2, portable, COLS);
+    for (int k = 0; k < 2 * LENGTH(types); k++) {
+        const uint32_t type = types[k / 2];
+        fill_every_exponent(type, s2, COLS);
+        memset(y, PANELS_FILLING, sizeof y);
+        kernels->dequantise(type, p, 256, COLS, s2, y, COLS, k % 2);
+        check_y(type, p, 256, COLS, s2, y, COLS);
+        twi_wire_kernels(TWI_ISA_PORTABLE)->dequantise(type, p, 256, COLS, s2, portable, COLS, false);
         CHECK(memcmp(y, portable, sizeof y) == 0); /* NaNs too */
     }
     fill_pairs(s1, s2, COLS, 1);
-    kernels->requantise((const int8_t *[]){p}, 1, 256, COLS, s1, s2, again);
+    (void)kernels->invert(s1, s2, COLS, inverse, ratio);
+    kernels->requantise((const int8_t *[]){p}, 1, 256, COLS, ratio, again);
     for (int i = 0; i < 256 * COLS; i++)
         CHECK_EQ(again[i], model_requantise(p[i], s1[i % COLS], s2[i % COLS]));
 }
@@ -415,17 +441,76 @@ LEVEL_TESTS(known_int8)
     };
     enum { N = LENGTH(rows) };
     int8_t one[N], p[N];
-    float s1[N], s2[N];
+    float u[N];
     for (int i = 0; i < N; i++) {
         one[i] = 1;
-        s1[i] = rows[i].u;
-        s2[i] = 1.0f;
+        u[i] = rows[i].u;
     }
-    kernels->requantise((const int8_t *[]){one}, 1, 1, N, s1, s2, p);
+    kernels->requantise((const int8_t *[]){one}, 1, 1, N, u, p);
     for (int i = 0; i < N; i++) {
         if (p[i] != rows[i].expected)
             test_fail(__FILE__, __LINE__, "%a is %d, not %d", (double)rows[i].u, p[i], rows[i].expected);
         CHECK_EQ(model_requantise(1, rows[i].u, 1.0f), rows[i].expected);
+    }
+}
+
+/* 1 / s1 may be used unless some s1 is a denormal, wherever that is; and both results are rounded once. */
+LEVEL_TESTS(inverses)
+{
+    enum { COLS = 37 };
+    static const float others[] = {0x1p-126f, -0x1p-126f, 0.0f, -0.0f, 0x1.fep127f, __builtin_inff(), -1.5f};
+    float s1[COLS], s2[COLS], inverse[COLS], ratio[COLS];
+    for (int j = 0; j < COLS; j++) {
+        s1[j] = others[j % LENGTH(others)];
+        s2[j] = (float)(j - 5);
+    }
+    for (int j = 0; j < COLS; j++) {
+        const float kept = s1[j];
+        CHECK(kernels->invert(s1, s2, COLS, inverse, ratio));
+        s1[j] = j % 2 ? -0x1.fcp-127f : 0x1p-133f;
+        CHECK(!kernels->invert(s1, s2, COLS, inverse, ratio));
+        s1[j] = kept;
+    }
+    CHECK(kernels->invert(s1, s2, COLS, inverse, ratio));
+    for (int j = 0; j < COLS; j++) {
+        const float whole = 1.0f / s1[j], part = s1[j] / s2[j];
+        CHECK_EQ(twi_f32_bits(inverse[j]), twi_f32_bits(whole));
+        CHECK(isnan(part) ? isnan(ratio[j]) : twi_f32_bits(ratio[j]) == twi_f32_bits(part));
+    }
+}
+
+/*
+ * c * (1 / s1) gives the same int8 as c / s1: all pairs of mantissas of fp16, among which are those of bf16, with all
+ * exponents of the quotient that matter; and with those of bf16 whose inverse is a denormal. Powers of two in c and s1
+ * together change nothing.
+ */
+LEVEL_TESTS(every_quotient)
+{
+    enum { ALL = 1024, WIDEST = 8 };
+    static uint16_t c[ALL];
+    static float s1[ALL], inverse[ALL], ratio[ALL];
+    static int8_t by_quotient[ALL], by_product[ALL];
+    for (int i = 0; i < ALL; i++)
+        s1[i] = 1.0f + (float)i / ALL;
+    CHECK(kernels->invert(s1, s1, ALL, inverse, ratio));
+    for (int e = -3; e <= WIDEST; e++) {
+        for (int m = 0; m < ALL; m++) {
+            for (int i = 0; i < ALL; i++)
+                c[i] = twi_f16_from_f32(ldexpf((float)(ALL + m) / (i % 2 ? -ALL : ALL), e));
+            kernels->quantise(TWI_FP16, c, 1, ALL, s1, NULL, by_quotient);
+            kernels->quantise(TWI_FP16, c, 1, ALL, s1, inverse, by_product);
+            CHECK_EQ(memcmp(by_quotient, by_product, ALL), 0);
+        }
+    }
+    for (int s = 0x7e00; s < 0x7f80; s++) {
+        s1[0] = twi_f32_from_bf16((uint16_t)s);
+        CHECK(kernels->invert(s1, s1, 1, inverse, ratio));
+        for (int bits = 0x7d00; bits < 0x7f80; bits++) {
+            c[0] = (uint16_t)bits;
+            kernels->quantise(TWI_BFP16, c, 1, 1, s1, NULL, by_quotient);
+            kernels->quantise(TWI_BFP16, c, 1, 1, s1, inverse, by_product);
+            CHECK_EQ(by_quotient[0], by_product[0]);
+        }
     }
 }
 
