@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sanitize.h"
+
 enum { LEAST_BYTES = 8 << 10 }; /* of a block, with its header */
 
-#if defined(TWI_ARENA_GUARDED)
+#if TWI_ASAN
 #include <sanitizer/asan_interface.h>
 enum { GAP_BYTES = TWI_ARENA_ALIGN }; /* behind every piece */
 static void hide(const void *at, size_t bytes)

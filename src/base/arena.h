@@ -9,14 +9,6 @@
  */
 #include <stddef.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define TWI_ARENA_GUARDED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define TWI_ARENA_GUARDED 1
-#endif
-#endif
-
 typedef struct twi_arena_block twi_arena_block_t;
 
 typedef struct twi_arena {

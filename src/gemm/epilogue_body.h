@@ -21,6 +21,7 @@
  * for the rest, an absent step is done with the operand that changes nothing: 0 for ibias, 1 for
  * scale and token. A loop that adds fbias runs only where there is one.
  */
+#include "base/sanitize.h"
 #include "gemm/epilogue_level.h"
 
 enum { PAIR = 2 * EPI_LANES, NO_X3 = TWI_DTYPE_END };
@@ -200,7 +201,7 @@ INLINE bool add_shortly(const plan_t plan, const twi_gemm_part_t *part, int64_t 
     return false;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if TWI_ASAN
 #define FOR_PLANS static __attribute__((noinline)) /* one for all of them, or it would compile for long */
 #else
 #define FOR_PLANS INLINE

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/sanitize.h"
 #include "harness/test.h"
 
 /* ---- Calls of malloc --------------------------------------------------------------------------- */
@@ -105,7 +106,7 @@ TEST(arena_no_memory)
 
 /* ---- What AddressSanitizer finds ---------------------------------------------------------------- */
 
-#if defined(TWI_ARENA_GUARDED)
+#if TWI_ASAN
 
 /* Whether a read at `at` ends a process. */
 static bool is_found(const volatile char *at)

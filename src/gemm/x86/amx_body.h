@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/sanitize.h"
 #include "gemm/kernel_touch.h"
 #include "gemm/kernels.h"
 #include "gemm/x86/add_avx512bf16.h"
@@ -295,7 +296,7 @@ AMX_INLINE void amx_make_line(amx_side_t *side)
     side->make_from += AMX_LINE;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if TWI_ASAN
 #define AMX_GAP static __attribute__((noinline)) /* kernels would compile for minutes */
 #else
 #define AMX_GAP AMX_INLINE

@@ -18,12 +18,13 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "base/sanitize.h"
 #include "gemm/kernel_touch.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #if !defined(__clang__)
 #define UNROLL_ROWS _Pragma("GCC unroll 16")
-#elif __has_feature(address_sanitizer)
+#elif TWI_ASAN
 #define UNROLL_ROWS /* it would compile for minutes */
 #else
 #define UNROLL_ROWS _Pragma("clang loop unroll(full)")
@@ -309,6 +310,10 @@ INLINE void run_kernel(const twi_gemm_call_t *call)
     const int holds = !call->stored ? LANES : (int)call->kind | (call->scales.scale ? SCALED : 0);
     __tsan_read_range((void *)(uintptr_t)call->b, call->steps * b_step_bytes(holds));
     __tsan_write_range(call->acc, call->rows * (long)sizeof(row_sums_t));
+    if (call->excess && call->excess_known)
+        __tsan_read_range(call->excess, sizeof(row_sums_t));
+    else if (call->excess)
+        __tsan_write_range(call->excess, sizeof(row_sums_t));
     run_unseen(call);
 }
 #endif
