@@ -5,6 +5,7 @@
     dist.init_process_group("gloo")
     y = tilewire.mm_all_reduce(x, w)        # the sum of x @ w over all ranks
 
+Imported before the process group is made, it sees to it that the group ends with destroy_process_group (comm.py).
 Operators: mm_all_reduce, mm_reduce_scatter, all_gather_mm, gmm_alltoallv, alltoallv_gmm, matmul. They take
 fp16, bf16 and int8 CPU tensors, numpy arrays and DLPack objects, know gradients (not forward-mode ones, nor
 torch.func.grad), and can be compiled.

@@ -43,14 +43,6 @@ INLINE void put_bytes(void *p, __m128i x, int n)
     memcpy(p, &x, (size_t)n);
 }
 
-INLINE void put_words(void *p, __m128i x, int n, bool stream)
-{
-    if (stream)
-        _mm_stream_si128(p, x);
-    else
-        put_bytes(p, x, 2 * n);
-}
-
 INLINE values_t get_f16(const void *p, int n)
 {
     return _mm256_cvtph_ps(get_bytes(p, 2 * n));
@@ -113,14 +105,16 @@ INLINE sums_t larger(sums_t a, sums_t b)
 
 INLINE void put_f16(void *p, values_t v, int n, bool stream)
 {
-    put_words(p, to_half(v), n, stream);
+    (void)stream;
+    put_bytes(p, to_half(v), 2 * n);
 }
 
 INLINE void put_bf16(void *p, values_t v, int n, bool stream)
 {
+    (void)stream;
     const bits_t bits = (bits_t)v, sum = bits + 0x7fffu + ((bits >> 16) & 1u), quiet = bits | 0x400000u;
     const __m256 result = _mm256_blendv_ps((__m256)sum, (__m256)quiet, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    put_words(p, low_words((__m256i)((bits_t)result >> 16)), n, stream);
+    put_bytes(p, low_words((__m256i)((bits_t)result >> 16)), 2 * n);
 }
 
 #include "quant/quant_wire_body.h"

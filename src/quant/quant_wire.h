@@ -5,8 +5,8 @@
  * The arithmetic of sums that travel as int8: quantise at the source, sum and requantise at the owner,
  * dequantise at the end. All in fp32, each operation rounded to nearest even. half() rounds fp32 to
  * fp16, keeping denormals and going to infinity; int8() rounds to nearest even and saturates, and a NaN
- * gives 0. No alignment beyond that of the pointer's type is asked for, nothing outside the arrays is
- * touched, rows and cols may be 0. They hold in the default floating-point environment. Any thread.
+ * gives 0. No alignment beyond that of the pointer's type is asked for, but where results are streamed; nothing outside
+ * the arrays is touched, rows and cols may be 0. They hold in the default floating-point environment. Any thread.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,7 +18,7 @@
  * them once, are of their columns.
  */
 typedef struct twi_wire_kernels {
-    /* 1 / s1 and s1 / s2 of some columns. Whether the first may be multiplied by: no s1 is so small that it is not exact. */
+    /* 1 / s1 and s1 / s2 of some columns. Whether the first may be multiplied by: no s1 is a denormal. */
     bool (*invert)(const float *s1, const float *s2, int64_t cols, float *inverse, float *ratio);
     /*
      * q = int8(half(c / s1)): c and s1 are values of `type`, TWI_FP16 or TWI_BFP16. inverse: 1 / s1, if it may be

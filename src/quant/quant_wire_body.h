@@ -54,8 +54,9 @@ INLINE void put16(uint32_t type, void *p, values_t v, int n, bool stream)
  * unit of fp16 beside n + 1/2, that have 12 bits, the last one 1. Let c be C and s1 be S times a power of two, C and S
  * integers below 2^11. The quotient is no M, as that would make C a multiple of M's odd part, which is larger; so it is
  * M / (S * 2^12) from it or more, which is above 2^-23 * (1 + 2^-11) of M. The product, rounded twice, is less than
- * 2^-23 * (1 + 2^-25) of the quotient from it: on the same side. For bf16, where S is below 2^8, 1 / s1 may even be a
- * denormal; where s1 is one it may be infinite, and is not used.
+ * 2^-23 * (1 + 2^-25) of the quotient from it: on the same side. For bf16, where S is below 2^8, the quotient is 2^-20
+ * of M from it or more, and 1 / s1 may be a denormal, which is rounded by 2^-22 of it at most. Where s1 itself is one
+ * 1 / s1 may be infinite, and is not used.
  */
 static bool invert(const float *s1, const float *s2, int64_t cols, float *inverse, float *ratio)
 {

@@ -703,6 +703,78 @@ MM_TEST(strips)
     twi_gemm_space_destroy(space);
 }
 
+/* ---- What kernels are told ---------------------------------------------------------------------- */
+
+static const twi_gemm_kernel_t *counted;
+static int64_t n_calls, n_known, n_scaled; /* by one worker */
+
+static void count_call(const twi_gemm_call_t *call)
+{
+    n_calls++;
+    n_known += call->excess_known;
+    n_scaled += call->scales.scale != NULL;
+    counted->run(call);
+}
+
+static void run_counted(engine_t *e, twi_gemm_space_t *space)
+{
+    twi_gemm_plan_t plan;
+    poison(e);
+    n_calls = n_known = n_scaled = 0;
+    twi_gemm_plan(&e->problem, &plan);
+    counted = plan.kernel;
+    twi_gemm_kernel_t counting = *counted;
+    counting.run = count_call;
+    plan.kernel = &counting;
+    CHECK_OK(twi_gemm_run(&plan, space));
+}
+
+/* Tiles up to which kernels dequantise int8 weights. */
+static int64_t tiles_scaled(void)
+{
+    return !(counted->flags & TWI_KERNEL_SCALES) ? 0 : counted->lane == TWI_LANE_BF16 ? 2 : 1;
+}
+
+/*
+ * The excess of lanes U8 is worked out by the first call of each block of each panel of B alone, and int8 weights go to
+ * kernels as they are where there are few rows. Neither shows in the bits.
+ */
+static void try_counted(twi_isa_t level, mm_type_t type, int64_t tiles, panels_random_t *random)
+{
+    enum { BLOCKS = 3, BLOCK = 64, COLUMNS = 3 };
+    const twi_gemm_kernel_t *kernel = twi_gemm_kernel_find(mm_kind(type), level);
+    twi_gemm_space_t *space = space_of(NULL);
+    engine_t e;
+    engine_open(&e, type, tiles * kernel->mr, (int64_t)BLOCKS * BLOCK, (COLUMNS - 1) * kernel->nr + 1, NULL, random);
+    use_packed(&e, true);
+    run(&e, space);
+    uint32_t *wanted = result(&e);
+    e.problem.blocks = (twi_gemm_blocks_t){.kb = BLOCK};
+    run_counted(&e, space);
+    check_result(&e, wanted, "counted");
+    if (!(kernel->flags & TWI_KERNEL_AMX))
+        CHECK_EQ(n_calls, tiles * BLOCKS * COLUMNS);
+    if (kernel->lane == TWI_LANE_U8)
+        CHECK_EQ(n_calls - n_known, BLOCKS * COLUMNS);
+    const int64_t may_scale = type != MM_S8 && tiles <= tiles_scaled() ? n_calls : 0;
+    if (type == MM_BF16W8 && kernel->lane == TWI_LANE_F32)
+        CHECK(n_scaled <= may_scale); /* some scales do not suit */
+    else
+        CHECK_EQ(n_scaled, may_scale);
+    free(wanted);
+    engine_close(&e);
+    twi_gemm_space_destroy(space);
+}
+
+MM_TEST(calls_of_kernels)
+{
+    static const mm_type_t types[] = {MM_S8, MM_BF16W8, MM_F16W8};
+    panels_random_t random = panels_random(default_seed);
+    for (int64_t tiles = 1; tiles <= 5; tiles++)
+        for (int i = 0; i < MM_LENGTH(types); i++)
+            try_counted(level, types[i], tiles, &random);
+}
+
 /* ---- Sizes that the engine chooses --------------------------------------------------------------- */
 
 /* A block that is longer than what stays in the first-level cache, against short ones. */

@@ -5,6 +5,10 @@
  * not finite.
  */
 #define _GNU_SOURCE
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "ops/ops_sample.h"
 
 static const uint64_t default_seed = 0x6f70736938303031u;
@@ -37,7 +41,7 @@ TEST_RANKS(large, "2,3,4")(tw_comm_t *comm)
 
 /* ---- Scales of every size ----------------------------------------------------------------------- */
 
-/* All inputs by hand: one product a column, 1 * x2[j], with the scale 1, so that c is x2[j] + x3. */
+/* All inputs by hand: one product a column, 1 * x2[j], scaled, so that c is x2[j] * scale[j] + x3. */
 enum { COLUMNS = 64, ROWS = 5 };
 
 typedef struct direct {
@@ -72,7 +76,32 @@ static void fill_direct(direct_t *d, uint32_t out, uint64_t seed, int rank)
     mm_put(out, d->x3, 3, rank % 2 ? INFINITY : -INFINITY);
 }
 
-static void want_direct(uint32_t out, int size, uint64_t seed, uint16_t *wanted)
+/* The same with partials, s1 and s2 among the denormals of the type, of both signs, and some zeros. */
+static void make_tiny(direct_t *d, uint32_t out, uint64_t seed, int rank)
+{
+    panels_random_t own = {.state = seed + (uint64_t)rank * 1000u + 2u}, common = {.state = seed + 3u};
+    const int64_t normal = out == TWI_FP16 ? 0x400 : 0x80;
+    for (int j = 0; j < COLUMNS; j++) {
+        d->scale[j] = 1;
+        d->pattern[j] = twi_f32_bits(0x1p-24f);
+        d->s1[j] = (uint16_t)(panels_below(&common, 2 * normal) | panels_below(&common, 2) << 15);
+        if (j % 4)
+            d->s1[j] = (uint16_t)(1 + panels_below(&common, 3));
+        if (j % 3)
+            d->s2[j] = (uint16_t)panels_below(&common, 4 * normal);
+    }
+    for (int at = 0; at < ROWS * COLUMNS; at++)
+        d->x3[at] = (uint16_t)(panels_below(&own, normal) | panels_below(&own, 2) << 15);
+}
+
+static void fill_any(direct_t *d, uint32_t out, uint64_t seed, int rank, bool tiny)
+{
+    fill_direct(d, out, seed, rank);
+    if (tiny)
+        make_tiny(d, out, seed, rank);
+}
+
+static void want_direct(uint32_t out, int size, uint64_t seed, bool tiny, uint16_t *wanted)
 {
     const op_types_t types = {.out = out};
     const op_case_t c = {.types = &types, .size = size, .wire = TW_WIRE_INT8};
@@ -81,9 +110,13 @@ static void want_direct(uint32_t out, int size, uint64_t seed, uint16_t *wanted)
     direct_t d;
     for (int r = 0; r < size; r++) {
         partials[r] = partial[r];
-        fill_direct(&d, out, seed, r);
-        for (int at = 0; at < ROWS * COLUMNS; at++)
-            mm_put(out, partial[r], at, (float)d.x2[at % COLUMNS] + (float)mm_value(out, d.x3, at));
+        fill_any(&d, out, seed, r, tiny);
+        for (int at = 0; at < ROWS * COLUMNS; at++) {
+            const int j = at % COLUMNS;
+            const float scale = out == TWI_FP16 ? twi_f32_from_bits((uint32_t)d.pattern[j]) : mm_value(out, d.scale, j);
+            mm_put(out, partial[r], at, (float)d.x2[j] * scale);
+            mm_put(out, partial[r], at, (float)mm_value(out, partial[r], at) + (float)mm_value(out, d.x3, at));
+        }
     }
     for (int at = 0; at < ROWS * COLUMNS; at++)
         mm_put(out, wanted, at,
@@ -91,27 +124,46 @@ static void want_direct(uint32_t out, int size, uint64_t seed, uint16_t *wanted)
                            (float)mm_value(out, d.s2, at % COLUMNS)));
 }
 
+/* A call with them. */
+typedef struct direct_call {
+    direct_t d;
+    uint16_t y[ROWS * COLUMNS];
+    mm_view_t x1, x2, x3, scale, s1, s2, y_view;
+    tw_mm_all_reduce_args_t args;
+} direct_call_t;
+
+static void direct_open(direct_call_t *call, uint32_t out, int rounds)
+{
+    direct_t *d = &call->d;
+    call->args = (tw_mm_all_reduce_args_t)TW_MM_ALL_REDUCE_ARGS_INIT;
+    call->args.x1 = mm_matrix(&call->x1, d->x1, TWI_INT8, ROWS, 1);
+    call->args.x2 = mm_matrix(&call->x2, d->x2, TWI_INT8, 1, COLUMNS);
+    call->args.x3 = mm_matrix(&call->x3, d->x3, out, ROWS, COLUMNS);
+    call->args.y = mm_matrix(&call->y_view, call->y, out, ROWS, COLUMNS);
+    call->args.dequant_scale = out == TWI_FP16 ? mm_vector(&call->scale, d->pattern, TWI_UINT64, COLUMNS)
+                                               : mm_vector(&call->scale, d->scale, TWI_BFP16, COLUMNS);
+    call->args.comm_quant_scale_1 = mm_vector(&call->s1, d->s1, out, COLUMNS);
+    call->args.comm_quant_scale_2 = mm_vector(&call->s2, d->s2, out, COLUMNS);
+    call->args.rounds = rounds;
+}
+
+static void direct_check(const direct_call_t *call, uint32_t out, int size, uint64_t seed, bool tiny)
+{
+    uint16_t wanted[ROWS * COLUMNS];
+    char what[96];
+    want_direct(out, size, seed, tiny, wanted);
+    (void)snprintf(what, sizeof what, "seed 0x%llx, type %u, rounds %d%s", (unsigned long long)seed, out,
+                   call->args.rounds, tiny ? ", tiny" : "");
+    mm_check_same(what, out, ROWS, COLUMNS, call->y, wanted);
+}
+
 static void try_direct(tw_comm_t *comm, uint32_t out, uint64_t seed, int rounds)
 {
-    direct_t d;
-    uint16_t y[ROWS * COLUMNS], wanted[ROWS * COLUMNS];
-    mm_view_t x1, x2, x3, scale, s1, s2, y_view;
-    char what[96];
-    fill_direct(&d, out, seed, tw_comm_rank(comm));
-    want_direct(out, tw_comm_size(comm), seed, wanted);
-    tw_mm_all_reduce_args_t args = TW_MM_ALL_REDUCE_ARGS_INIT;
-    args.x1 = mm_matrix(&x1, d.x1, TWI_INT8, ROWS, 1);
-    args.x2 = mm_matrix(&x2, d.x2, TWI_INT8, 1, COLUMNS);
-    args.x3 = mm_matrix(&x3, d.x3, out, ROWS, COLUMNS);
-    args.y = mm_matrix(&y_view, y, out, ROWS, COLUMNS);
-    args.dequant_scale = out == TWI_FP16 ? mm_vector(&scale, d.pattern, TWI_UINT64, COLUMNS)
-                                         : mm_vector(&scale, d.scale, TWI_BFP16, COLUMNS);
-    args.comm_quant_scale_1 = mm_vector(&s1, d.s1, out, COLUMNS);
-    args.comm_quant_scale_2 = mm_vector(&s2, d.s2, out, COLUMNS);
-    args.rounds = rounds;
-    CHECK_OK(tw_mm_all_reduce(comm, &args));
-    (void)snprintf(what, sizeof what, "seed 0x%llx, type %u, rounds %d", (unsigned long long)seed, out, rounds);
-    mm_check_same(what, out, ROWS, COLUMNS, y, wanted);
+    direct_call_t call;
+    direct_open(&call, out, rounds);
+    fill_direct(&call.d, out, seed, tw_comm_rank(comm));
+    CHECK_OK(tw_mm_all_reduce(comm, &call.args));
+    direct_check(&call, out, tw_comm_size(comm), seed, false);
 }
 
 TEST_RANKS(extremes, "1,2,3,8")(tw_comm_t *comm)
@@ -119,4 +171,43 @@ TEST_RANKS(extremes, "1,2,3,8")(tw_comm_t *comm)
     panels_random_t random = panels_random(default_seed);
     for (int i = 0; i < 24; i++)
         try_direct(comm, i % 2 ? TWI_FP16 : TWI_BFP16, panels_next(&random), op_rounds[i / 2 % MM_LENGTH(op_rounds)]);
+}
+
+/*
+ * Prepared once, with scales that change between runs: so small that quotients have to be divided, and others. Half of
+ * the runs are started where the floating-point mode flushes denormals.
+ */
+static void try_changing(tw_comm_t *comm, uint32_t out, int rounds, panels_random_t *random)
+{
+    direct_call_t call;
+    tw_op_t *op = NULL;
+    memset(&call, 0, sizeof call);
+    direct_open(&call, out, rounds);
+    fill_any(&call.d, out, panels_next(random), tw_comm_rank(comm), false);
+    CHECK_OK(tw_mm_all_reduce_prepare(comm, &call.args, &op));
+    for (int run = 0; run < 8; run++) {
+        const uint64_t seed = panels_next(random);
+        const bool tiny = run % 3 != 2;
+        fill_any(&call.d, out, seed, tw_comm_rank(comm), tiny);
+#if defined(__x86_64__)
+        const unsigned before = _mm_getcsr();
+        if (run % 2)
+            _mm_setcsr(before | 0x8040);
+#endif
+        const tw_status_t status = tw_op_start(op);
+#if defined(__x86_64__)
+        _mm_setcsr(before);
+#endif
+        CHECK_OK(status);
+        CHECK_OK(tw_op_wait(op, 0));
+        direct_check(&call, out, tw_comm_size(comm), seed, tiny);
+    }
+    tw_op_release(op);
+}
+
+TEST_RANKS(changing_scales, "1,2,3")(tw_comm_t *comm)
+{
+    panels_random_t random = panels_random(default_seed);
+    for (int i = 0; i < 12; i++)
+        try_changing(comm, i % 2 ? TWI_FP16 : TWI_BFP16, op_rounds[i / 2 % MM_LENGTH(op_rounds)], &random);
 }

@@ -283,14 +283,14 @@ static void check_y(uint32_t type, const int8_t *p, int64_t rows, int64_t cols, 
 }
 
 static void try_dequantise(const twi_wire_kernels_t *kernels, uint32_t type, int64_t rows, int64_t cols, int64_t ld,
-                           bool skewed)
+                           bool skewed, bool stream)
 {
     array_t p = array_make(rows * cols, 1, skewed), s2 = array_make(cols, 4, false);
     array_t y = array_make(rows ? (rows - 1) * ld + cols : 0, 2, skewed);
     fill_scales(type, s2.data, cols);
     for (int64_t i = 0; i < rows * cols; i++)
         ((int8_t *)p.data)[i] = (int8_t)panels_next(&rng);
-    kernels->dequantise(type, p.data, rows, cols, s2.data, y.data, ld, false);
+    kernels->dequantise(type, p.data, rows, cols, s2.data, y.data, ld, stream);
     if (rows > 0)
         check_y(type, p.data, rows, cols, s2.data, y.data, ld);
     array_end(&p);
@@ -307,7 +307,7 @@ static void try_size(const twi_wire_kernels_t *kernels, int64_t rows, int64_t co
         const bool skewed = variant % 2;
         try_quantise(kernels, type, rows, cols, skewed);
         try_requantise(kernels, 1 + variant, rows, cols, -1, skewed);
-        try_dequantise(kernels, type, rows, cols, cols + 5 * (variant % 2), skewed);
+        try_dequantise(kernels, type, rows, cols, cols + 5 * (variant % 2), skewed, false);
     }
 }
 
@@ -323,6 +323,14 @@ LEVEL_TESTS(other_sizes)
     static const int64_t sizes[][2] = {{0, 7}, {5, 0}, {0, 0}, {300, 3}, {2, 4095}, {3, 4096}, {2, 4097}, {3, 4200}};
     for (int i = 0; i < LENGTH(sizes); i++)
         try_size(kernels, sizes[i][0], sizes[i][1]);
+}
+
+/* Rows of whole lines, with lines between them that stay as they are. */
+LEVEL_TESTS(lines)
+{
+    enum { LINE = 32 };
+    for (int i = 0; i < 36; i++)
+        try_dequantise(kernels, types[i % 2], 1 + i % 5, (1 + i / 12) * LINE, (1 + i / 12 + i % 3) * LINE, false, true);
 }
 
 LEVEL_TESTS(sources)
