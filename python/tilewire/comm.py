@@ -18,9 +18,9 @@ from ._plan import plans
 from ._results import Results
 
 if not dist.is_initialized():
-    # Its functions have the default group of the moment as an argument. If that is there before them, as when an
-    # optimizer imports them, it outlives destroy_process_group: so do our communicator and threads of gloo, one of which
-    # may abort the process when it leaves.
+    # Functions of this module have the default group as an argument, the one there is when the module is imported. An
+    # optimizer imports it when there is one: then the group outlives destroy_process_group, and with it our communicator
+    # and threads of gloo, one of which may abort the process when it leaves. Imported now, they have none.
     import torch.distributed.nn.functional  # noqa: F401
 
 Allgather = Callable[[bytes], "list[bytes]"]
