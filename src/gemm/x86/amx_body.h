@@ -94,6 +94,24 @@ AMX_INLINE void amx_store_sums(char *out, int lower)
 }
 
 /*
+ * Stores the sums of one panel and loads those of the next: each tile is loaded as soon as it is stored, so that the
+ * products of the next step follow those of the last one, in whose order they are.
+ */
+AMX_INLINE void amx_swap_sums(char *out, const char *in, int lower)
+{
+    _tile_stored(0, out, AMX_ACC_LD);
+    _tile_loadd(0, in, AMX_ACC_LD);
+    if (lower) {
+        _tile_stored(2, out + AMX_ACC_LOWER, AMX_ACC_LD);
+        _tile_loadd(2, in + AMX_ACC_LOWER, AMX_ACC_LD);
+        _tile_stored(3, out + AMX_ACC_LOWER + AMX_ACC_RIGHT, AMX_ACC_LD);
+        _tile_loadd(3, in + AMX_ACC_LOWER + AMX_ACC_RIGHT, AMX_ACC_LD);
+    }
+    _tile_stored(1, out + AMX_ACC_RIGHT, AMX_ACC_LD);
+    _tile_loadd(1, in + AMX_ACC_RIGHT, AMX_ACC_LD);
+}
+
+/*
  * What is done on the way, besides the steps: at every gap between products its share. `due` are the pieces of each
  * kind times the gaps so far, less all gaps for each piece that is done. Where int8 becomes a panel for the same call
  * there is a gap before each step; at least s + 1 steps are made by the gap before step s, however many were there.
@@ -390,15 +408,16 @@ AMX_INLINE void amx_begin_panel(amx_side_t *side, int64_t i)
 AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lower, int kinds)
 {
     amx_side_t side = amx_side(call, steps, kinds);
+    const bool swaps = call->accumulate && !steps.settle; /* what a panel leaves for what the next one begins with */
     for (int64_t i = 0; i < call->panels; i++) {
         const char *panel = (const char *)call->a + i * call->a_step, *a = panel, *b = call->b;
         char *acc = (char *)call->acc + i * call->acc_step;
         amx_begin_panel(&side, i);
         amx_fence();
-        if (call->accumulate)
-            amx_load_sums(acc, lower);
-        else
+        if (!call->accumulate)
             amx_zero_sums(lower);
+        else if (!swaps || i == 0)
+            amx_load_sums(acc, lower);
         for (int64_t s = call->steps; s > 0; s--) {
             side.ahead = amx_ahead(side.ahead, side.ahead_lines, lower);
             if (lower)
@@ -410,6 +429,8 @@ AMX_INLINE void amx_run(const twi_gemm_call_t *call, amx_steps_t steps, int lowe
         }
         if (steps.settle)
             steps.settle(call, panel, acc, lower);
+        else if (swaps && i + 1 < call->panels)
+            amx_swap_sums(acc, acc + call->acc_step, lower);
         else
             amx_store_sums(acc, lower);
     }
