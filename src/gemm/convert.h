@@ -31,7 +31,7 @@ typedef struct twi_gemm_convert {
     void (*dequant_f16)(uint16_t *dst, const int8_t *src, int64_t rows, int64_t period, const float *scale,
                         const float *offset);
     /*
-     * Units of 1, 2 or 4 bytes: unit u * ld_dst + r of dst is unit u of row r of src, for r < rows and
+     * Units of 1, 2, 4 or 64 bytes: unit u * ld_dst + r of dst is unit u of row r of src, for r < rows and
      * u < units. Rows of src are ld_src_bytes apart, any number of any sign, and may start at any byte.
      */
     void (*transpose)(void *dst, int64_t ld_dst, const void *src, int64_t ld_src_bytes, int64_t rows, int64_t units,

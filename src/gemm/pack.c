@@ -13,7 +13,6 @@ enum {
     CHUNK_PITCH = CHUNK * 4 + 64, /* bytes; rows do not all fall on the same lines of a cache */
     AHEAD = 16,                   /* rows that are prefetched: each lies on a page of its own */
     WIDE_BYTES = 64,              /* ka neighbours, of the kernels that want whole lines */
-    WIDE_STEPS = 4,               /* of one row that are copied before the next row, and prefetched */
 };
 
 /* ---- The right-hand matrix --------------------------------------------------------------------- */
@@ -232,20 +231,10 @@ static void turn_rows(const left_t *left, int64_t k, char *dst)
 static void copy_lines(const left_t *left, int64_t k, char *dst)
 {
     const twi_gemm_kernel_t *kernel = left->kernel;
-    const int64_t lines = k / kernel->ka, pitch = (int64_t)kernel->mr * WIDE_BYTES;
-    const int64_t rest = k % kernel->ka * left->item;
-    for (int64_t l0 = 0; l0 < lines; l0 += WIDE_STEPS) {
-        const int64_t end = lines - l0 < WIDE_STEPS ? lines : l0 + WIDE_STEPS;
-        for (int r = 0; r < left->rows; r++) {
-            const char *row = left->a + r * left->ld_bytes;
-            for (int64_t l = l0; l < end; l++) {
-                __builtin_prefetch((const void *)((uintptr_t)row + (uintptr_t)((l + WIDE_STEPS) * WIDE_BYTES)));
-                memcpy(dst + l * pitch + r * WIDE_BYTES, row + l * WIDE_BYTES, WIDE_BYTES);
-            }
-        }
-    }
+    const int64_t lines = k / kernel->ka, rest = k % kernel->ka * left->item;
+    left->convert->transpose(dst, kernel->mr, left->a, left->ld_bytes, left->rows, lines, WIDE_BYTES);
     for (int r = 0; rest && r < left->rows; r++) {
-        char *line = dst + lines * pitch + r * WIDE_BYTES;
+        char *line = dst + (lines * kernel->mr + r) * WIDE_BYTES;
         memset(line, 0, WIDE_BYTES);
         memcpy(line, left->a + r * left->ld_bytes + lines * WIDE_BYTES, (size_t)rest);
     }

@@ -362,11 +362,15 @@ static void try_turn(const twi_gemm_convert_t *convert, const turn_t *t)
 
 static void transposition(const twi_gemm_convert_t *convert)
 {
+    static const struct {
+        int unit, rows, units; /* at most, for all to fit */
+    } sizes[] = {{1, 70, 45}, {2, 70, 45}, {4, 70, 45}, {64, 33, 14}};
     rng = panels_random(6);
-    for (int unit = 1; unit <= 4; unit *= 2) {
-        for (int64_t rows = 1; rows <= 70; rows++) {
+    for (size_t size = 0; size < sizeof sizes / sizeof sizes[0]; size++) {
+        const int unit = sizes[size].unit;
+        for (int64_t rows = 1; rows <= sizes[size].rows; rows++) {
             for (int trial = 0; trial < 16; trial++) {
-                turn_t t = {.unit = unit, .rows = rows, .units = panels_below(&rng, 45)};
+                turn_t t = {.unit = unit, .rows = rows, .units = panels_below(&rng, sizes[size].units)};
                 const int64_t bytes = t.units * unit;
                 t.ld_dst = rows + (trial % 2 ? panels_below(&rng, 5) : 0);
                 t.ld_src = trial % 8 == 6 ? 0 : trial % 8 == 7 ? unit : bytes + panels_below(&rng, 30);

@@ -10,6 +10,9 @@ typedef uint16_t u16_loose __attribute__((aligned(1), may_alias));
 typedef int16_t s16_loose __attribute__((aligned(1), may_alias));
 typedef uint32_t u32_loose __attribute__((aligned(1), may_alias));
 typedef float f32_loose __attribute__((aligned(1), may_alias));
+typedef struct line {
+    uint8_t bytes[64];
+} line_t;
 
 void twi_gemm_widen_bf16__portable(float *dst, const uint16_t *src, int64_t n)
 {
@@ -93,6 +96,7 @@ void twi_gemm_dequant_f16__portable(uint16_t *dst, const int8_t *src, int64_t ro
 DEFINE_TRANSPOSE(uint8_t)
 DEFINE_TRANSPOSE(u16_loose)
 DEFINE_TRANSPOSE(u32_loose)
+DEFINE_TRANSPOSE(line_t)
 
 void twi_gemm_transpose__portable(void *dst, int64_t ld_dst, const void *src, int64_t ld_src_bytes, int64_t rows,
                                   int64_t units, int unit_bytes)
@@ -101,8 +105,10 @@ void twi_gemm_transpose__portable(void *dst, int64_t ld_dst, const void *src, in
         transpose_uint8_t(dst, ld_dst, src, ld_src_bytes, rows, units);
     else if (unit_bytes == 2)
         transpose_u16_loose(dst, ld_dst, src, ld_src_bytes, rows, units);
-    else
+    else if (unit_bytes == 4)
         transpose_u32_loose(dst, ld_dst, src, ld_src_bytes, rows, units);
+    else
+        transpose_line_t(dst, ld_dst, src, ld_src_bytes, rows, units);
 }
 
 static void interleave_u8(uint8_t *dst, const void *const *src, int kb, int64_t n)

@@ -29,6 +29,7 @@ enum {
     WORDS = BYTES / 2, /* of 16 bits */
     PERIOD_MAX = 256,  /* in a table, where it may be doubled */
     LINE_BYTES = 64,   /* of a cache; each is asked for once */
+    LINES = 4,         /* of a row that are copied before those of the next row: neighbours come together */
 };
 
 /* ---- Element by element ------------------------------------------------------------------------ */
@@ -338,6 +339,23 @@ INLINE void turn_all(char *dst, int64_t ld_dst, const char *src, int64_t ld_src,
     }
 }
 
+INLINE void copy_lines(char *dst, int64_t ld_bytes, const char *src, int64_t n)
+{
+    for (int64_t u = 0; u < n; u++)
+        for (int64_t at = 0; at < LINE_BYTES; at += BYTES)
+            store(dst + u * ld_bytes + at, load(src + u * LINE_BYTES + at));
+}
+
+INLINE void turn_lines(char *dst, int64_t ld_bytes, const char *src, int64_t ld_src, int64_t rows, int64_t units)
+{
+    int64_t u = 0;
+    for (; u + LINES <= units; u += LINES)
+        for (int64_t r = 0; r < rows; r++)
+            copy_lines(dst + u * ld_bytes + r * LINE_BYTES, ld_bytes, src + r * ld_src + u * LINE_BYTES, LINES);
+    for (int64_t r = 0; r < rows; r++)
+        copy_lines(dst + u * ld_bytes + r * LINE_BYTES, ld_bytes, src + r * ld_src + u * LINE_BYTES, units - u);
+}
+
 void NAME(transpose)(void *dst, int64_t ld_dst, const void *src, int64_t ld_src_bytes, int64_t rows, int64_t units,
                      int unit_bytes)
 {
@@ -345,6 +363,8 @@ void NAME(transpose)(void *dst, int64_t ld_dst, const void *src, int64_t ld_src_
         turn_all(dst, ld_dst, src, ld_src_bytes, rows, units, 4);
     else if (unit_bytes == 2)
         turn_all(dst, ld_dst, src, ld_src_bytes, rows, units, 2);
+    else if (unit_bytes == LINE_BYTES)
+        turn_lines(dst, ld_dst * LINE_BYTES, src, ld_src_bytes, rows, units);
     else
         twi_gemm_transpose__portable(dst, ld_dst, src, ld_src_bytes, rows, units, unit_bytes);
 }
