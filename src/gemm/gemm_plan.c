@@ -19,7 +19,7 @@ enum {
     TILES_MOST = 1024,  /* and enough of them */
     PLAIN_TALLER = 4,   /* a strip where panels of B are packed on the way is so many times as tall */
     TILES_BYTES = 1024, /* of a column of a k-block for tiles, which take B as fast as the first-level cache has it */
-    TILES_WHOLE = 2048, /* up to here k is one block for tiles: without sums in between, */
+    TILES_WHOLE = 3072, /* up to here k is one block for tiles: without sums in between, */
     TILES_NEAR = 1280,  /* and so many bytes of it in that cache, the others past it; */
     MADE_WHOLE = 8192,  /* up to here if B is dequantised, all of a column by its first tile */
     LANES_BYTES = 4096, /* for all whose steps leave time to bring B from the second-level cache, F16X2 too */
