@@ -16,7 +16,7 @@ typedef struct twi_gemm_convert {
     void (*widen_bf16)(float *dst, const uint16_t *src, int64_t n);
     void (*widen_f16)(float *dst, const uint16_t *src, int64_t n); /* NaNs become quiet */
     void (*widen_s8)(int16_t *dst, const int8_t *src, int64_t n);
-    void (*bias_s8)(uint8_t *dst, const int8_t *src, int64_t n); /* + 128 */
+    void (*bias_s8)(uint8_t *dst, const int8_t *src, int64_t n); /* + 128; dst may be src */
     /* The two bf16 whose exact sum an fp16 is: see TWI_LANE_F16X2. */
     void (*split_f16)(uint16_t *hi, uint16_t *lo, const uint16_t *src, int64_t n);
     /*

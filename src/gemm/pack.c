@@ -11,6 +11,7 @@
 enum {
     CHUNK = 128,                  /* elements of k that are turned at a time: a multiple of every ks */
     CHUNK_PITCH = CHUNK * 4 + 64, /* bytes; rows do not all fall on the same lines of a cache */
+    BIAS_CHUNK = 1024,            /* the same where all of a panel are biased once they are turned */
     AHEAD = 16,                   /* rows that are prefetched: each lies on a page of its own */
     WIDE_BYTES = 64,              /* ka neighbours, of the kernels that want whole lines */
 };
@@ -212,14 +213,28 @@ static void turn_chunk(const left_t *left, int64_t k0, int64_t n, char *dst)
     left->convert->transpose(dst, kernel->mr, lanes, CHUNK_PITCH, kernel->mr, padded / kernel->ka, left->unit);
 }
 
+/* All rows of a panel, a multiple of ks elements of each, which are as long as lanes. */
+static void turn_whole(const left_t *left, int64_t k, char *dst)
+{
+    const twi_gemm_kernel_t *kernel = left->kernel;
+    const int64_t stretch = kernel->lane == TWI_LANE_U8 ? BIAS_CHUNK : k;
+    for (int64_t at = 0, n; at < k; at += n) {
+        n = k - at < stretch ? k - at : stretch;
+        char *to = dst + at * kernel->mr * left->item;
+        left->convert->transpose(to, kernel->mr, left->a + at * left->item, left->ld_bytes, kernel->mr, n / kernel->ka,
+                                 left->unit);
+        if (kernel->lane == TWI_LANE_U8)
+            left->convert->bias_s8((uint8_t *)to, (const int8_t *)to, n * kernel->mr);
+    }
+}
+
 static void turn_rows(const left_t *left, int64_t k, char *dst)
 {
     const twi_gemm_kernel_t *kernel = left->kernel;
-    const bool as_it_is = kernel->lane != TWI_LANE_U8 && !twi_gemm_lanes_differ(kernel, left->kind);
     int64_t at = 0;
-    if (as_it_is && left->rows == kernel->mr) {
+    if (left->rows == kernel->mr && !twi_gemm_lanes_differ(kernel, left->kind)) {
         at = k - k % kernel->ks;
-        left->convert->transpose(dst, kernel->mr, left->a, left->ld_bytes, kernel->mr, at / kernel->ka, left->unit);
+        turn_whole(left, at, dst);
     }
     for (; at < k; at += CHUNK) {
         const int64_t n = k - at < CHUNK ? k - at : CHUNK;

@@ -162,6 +162,8 @@ static void any_length_of_int8(const twi_gemm_convert_t *convert)
         for (int64_t i = 0; i < n; i++)
             CHECK_EQ(dst[i], (int8_t)src[i] + 128);
         check_before(dst);
+        convert->bias_s8(src, (const int8_t *)src, n);
+        CHECK(n == 0 || memcmp(src, dst, count) == 0);
     }
 }
 AT_LEVELS(any_length_of_int8)
