@@ -61,7 +61,7 @@ typedef struct bench_plan {
         .name = #field, .type = CLI_FLAG, .offset = offsetof(plan_t, field), .help = (help_) \
     }
 #define BENCH_OPTION_HOLD(plan_t) \
-    BENCH_OPTION_FLAG(plan_t, hold, "leave no CPU of the machine idle: for virtual machines")
+    BENCH_OPTION_FLAG(plan_t, hold, "a core for every thread, no CPU idle: for virtual machines")
 #define BENCH_OPTION_JSON(plan_t) BENCH_OPTION_FLAG(plan_t, json, "one JSON object a line")
 
 extern const char *const bench_transports[];
@@ -74,7 +74,7 @@ bool bench_init(int threads, int isa);
 int bench_iters(const bench_plan_t *plan, size_t bytes);
 int bench_warmup(const bench_plan_t *plan, size_t bytes);
 
-/* ---- Machine (bench_machine.c, bench_hold.c, bench_report.c) -------------------------------------- */
+/* ---- Machine (bench_machine.c, bench_hold.c, bench_cores.c, bench_report.c) ----------------------- */
 
 int64_t bench_now_ns(void);
 /* CPUs that the calling thread may use, at least 1. */
@@ -83,10 +83,13 @@ int bench_allowed(void);
 void bench_pin(long first, int count);
 /*
  * From begin to end, if it is wanted, a task of the lowest priority is on every CPU of the machine, also on those that
- * the bench may not use. Before the library is initialised. `end` takes what `begin` returned.
+ * the bench may not use; and the calling thread is left n_cpus of those it may use, with a core each as far as can be
+ * found out. Before the library is initialised. `end` takes what `begin` returned.
  */
-int bench_hold_begin(bool wanted);
+int bench_hold_begin(bool wanted, int n_cpus);
 void bench_hold_end(int held);
+/* Leaves the calling thread n of its allowed CPUs that run as fast together as alone, and says which; all if there are no more. */
+void bench_choose_cores(int n);
 /* A row of tw_info; "unknown" if there is none. */
 const char *bench_info(const char *section, const char *name);
 

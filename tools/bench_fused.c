@@ -214,7 +214,7 @@ int bench_fused(int argc, char **argv)
         return refused;
     if (plan.peers)
         fused_peers_find(&plan);
-    const int held = bench_hold_begin(plan.hold);
+    const int held = bench_hold_begin(plan.hold, plan.ranks * plan.threads);
     const int status = fused_run(&plan, command.name, NULL);
     bench_hold_end(held);
     fused_peers_forget(&plan);

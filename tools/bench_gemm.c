@@ -336,7 +336,7 @@ int bench_gemm(int argc, char **argv)
     const int refused = parse_plan(argc, argv, &plan);
     if (refused >= 0)
         return refused;
-    const int held = bench_hold_begin(plan.hold);
+    const int held = bench_hold_begin(plan.hold, plan.threads);
     const bool ok = bench_init(plan.threads, plan.isa) && run_plan(&plan, &wrong) && !wrong;
     bench_hold_end(held);
     return ok ? 0 : 1;

@@ -53,7 +53,7 @@ static void hold_all(pid_t parent)
         (void)pause();
 }
 
-int bench_hold_begin(bool wanted)
+int bench_hold_begin(bool wanted, int n_cpus)
 {
     if (!wanted)
         return 0;
@@ -62,6 +62,7 @@ int bench_hold_begin(bool wanted)
         hold_all(parent);
     if (pid < 0)
         (void)fprintf(stderr, "tilewire bench: --hold: no process for it: %m\n");
+    bench_choose_cores(n_cpus);
     return pid < 0 ? 0 : (int)pid;
 }
 

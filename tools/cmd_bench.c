@@ -157,7 +157,7 @@ int cmd_bench(int argc, char **argv)
     }
     const bench_launch_t launch = {
         .who = command.name, .meeting = &board->meeting, .path = path, .word = "bench-rank", .run = bench_run_rank};
-    const int held = bench_hold_begin(plan.hold);
+    const int held = bench_hold_begin(plan.hold, plan.ranks * plan.threads);
     int status = bench_launch(&launch);
     bench_hold_end(held);
     if (status == 0 && board->any_wrong != 0)

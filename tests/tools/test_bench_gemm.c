@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tilewire bench gemm` as a user runs it, on small products: what it says, not how fast they are. */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <signal.h>
 
 #include "cpu/cpu.h"
@@ -134,6 +135,22 @@ TEST(hold)
         continue;
     CHECK_EQ(kill(tool.pid, SIGKILL), 0);
     CHECK_EQ(finish(&tool), 128 + SIGKILL);
+}
+
+TEST(hold_takes_cpus_with_a_core_each)
+{
+    tool_t tool;
+    cpu_set_t allowed;
+    CHECK_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    if (CPU_COUNT(&allowed) < 2)
+        SKIP("there is one CPU");
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--hold", "--iters", "3", "--shape", "37,67,45"), 0);
+    CHECK_CONTAINS(out_of(&tool), "pinned: 1 of 1 ");
+    CHECK_CONTAINS(err_of(&tool), "--hold: on CPU ");
+    char threads[16];
+    (void)snprintf(threads, sizeof threads, "%d", CPU_COUNT(&allowed));
+    CHECK_EQ(RUN(&tool, "bench", "gemm", "--hold", "--threads", threads, "--iters", "3", "--shape", "37,67,45"), 0);
+    CHECK(strstr(err_of(&tool), "--hold: on CPU") == NULL); /* there is nothing to choose from */
 }
 
 /* ---- Verification ------------------------------------------------------------------------------ */
