@@ -59,8 +59,8 @@ endforeach()
 # objects of test_NAME with the kernels of those levels on top of a model of the instructions, and a cpu layer that
 # reports amx. Where the machine has no AVX-512 either, its levels are modelled, too. These objects come before the
 # library, which therefore does not supply its own. Not with ThreadSanitizer: threads do the same at every level.
-set(model_programs test_convert test_epilogue test_gemm_engine test_gemm_hooks test_kernels test_kernels_scaled
-    test_kernels_side test_matmul test_matmul_bits test_matmul_groups test_matmul_quant test_pack test_mm_reduce_scatter
+set(model_programs test_convert test_epilogue test_gemm_engine test_gemm_hooks test_kernels test_kernels_check
+    test_kernels_scaled test_kernels_side test_matmul test_matmul_bits test_matmul_groups test_matmul_quant test_pack test_mm_reduce_scatter
     test_mm_all_reduce test_mm_all_reduce_int8 test_all_gather_mm test_gmm_alltoallv test_alltoallv_gmm test_ops_bits
     test_ops_given test_ops_lent test_ops_stream test_ops_window)
 set(model_levels "avx512bf16|amx")
@@ -114,6 +114,13 @@ endif()
 foreach(name test_ops_stream model_ops_stream)
     if(TARGET ${name})
         target_link_options(${name} PRIVATE -Wl,--wrap=twi_gemm_streams,--wrap=twi_panels_lines)
+    endif()
+endforeach()
+
+# What a kernel is found to be is what these say.
+foreach(name test_kernels_check model_kernels_check)
+    if(TARGET ${name})
+        target_link_options(${name} PRIVATE -Wl,--wrap=twi_gemm_kernel_works)
     endif()
 endforeach()
 

@@ -739,7 +739,7 @@ TW_API TW_CHECKED tw_status_t tw_trace_event(tw_comm_t *comm, size_t index, tw_t
 
 /** One line of `tilewire info`: all strings live as long as the library, help may be "". */
 typedef struct tw_info_row {
-    const char *section; /**< "version", "cpu", "topology", "transport", "config" */
+    const char *section; /**< "version", "cpu", "topology", "kernel", "transport", "config" */
     const char *name;
     const char *value;
     const char *help;

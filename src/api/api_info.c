@@ -5,6 +5,7 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
+#include "gemm/kernels.h"
 
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
@@ -39,7 +40,7 @@ static bool transport_row(unsigned index, tw_info_row_t *row_out)
 typedef bool (*row_fn)(unsigned index, tw_info_row_t *row_out);
 
 /* In the order of `tilewire info`. */
-static const row_fn tables[] = {version_row, twi_cpu_row, transport_row, twi_config_row};
+static const row_fn tables[] = {version_row, twi_cpu_row, twi_gemm_kernel_row, transport_row, twi_config_row};
 
 static unsigned count_rows(row_fn table)
 {

@@ -26,6 +26,9 @@ static inline int twi_gemm_kind_bytes(twi_gemm_kind_t kind)
     return kind == TWI_GEMM_F32 ? 4 : kind == TWI_GEMM_S8 ? 1 : 2;
 }
 
+/* fp32, bf16, fp16 or int8. */
+const char *twi_gemm_kind_name(twi_gemm_kind_t kind);
+
 /* Elements of a panel. Sums are int32 for S8, S16 and U8, and fp32 for the others. */
 typedef enum twi_gemm_lane {
     TWI_LANE_F32,
@@ -173,8 +176,17 @@ extern const int twi_gemm_n_kernels;
 /* Whether the machine and the level allow the row. */
 int twi_gemm_kernel_usable(const twi_gemm_kernel_t *kernel, twi_isa_t level);
 
-/* The best usable row for a kind at a level: the last one of the highest ISA. There always is one. */
+/* Whether a usable kernel gives the right sums of a small product of a kind that it serves (kernels_check.c). */
+bool twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind);
+
+/*
+ * The best usable row for a kind at a level: the last one of the highest ISA that works, for which it is tried once a
+ * process unless TILEWIRE_SELF_TEST is 0. There always is one: portable ones are the definition.
+ */
 const twi_gemm_kernel_t *twi_gemm_kernel_find(twi_gemm_kind_t kind, twi_isa_t level);
+
+/* A row of tw_info for each kind: the kernel in use. False past the end. */
+bool twi_gemm_kernel_row(unsigned index, tw_info_row_t *row_out);
 
 /* Bytes of an element of a panel: of both planes together for F16X2. */
 static inline int twi_gemm_lane_bytes(twi_gemm_lane_t lane)

@@ -94,12 +94,6 @@ static const char *kind_name(uint32_t kind)
     return kind < TWI_OP_KINDS ? names[kind] : "unknown operator";
 }
 
-static const char *type_name(uint32_t types)
-{
-    static const char *const names[TWI_GEMM_KINDS] = {"fp32", "bf16", "fp16", "int8"};
-    return types >> 16 < TWI_GEMM_KINDS ? names[types >> 16] : "unknown type";
-}
-
 static const char *out_name(uint32_t types)
 {
     return (types >> 8 & 0xff) == TWI_BFP16 ? "bf16" : "fp16";
@@ -114,11 +108,11 @@ static void describe(const twi_call_entry_t *entry, char *text, size_t room)
         (void)snprintf(rows, sizeof rows, "m %" PRId64 ", ", entry->m);
     if (entry->experts > 0)
         (void)snprintf(experts, sizeof experts, ", experts %" PRId64, entry->experts);
-    (void)snprintf(text, room, "%s(%sk %" PRId64 ", n %" PRId64 ", %s%s%s to %s, wire %s, rounds %" PRId32 "%s, %.47s)",
-                   kind_name(entry->kind), rows, entry->k, entry->n, type_name(entry->types),
-                   entry->types & 1 ? " with int8 weights" : "", entry->types & 2 ? " with x1_scale" : "",
-                   out_name(entry->types), entry->wire < 3 ? wires[entry->wire] : "unknown", entry->rounds, experts,
-                   entry->kernel);
+    (void)snprintf(
+        text, room, "%s(%sk %" PRId64 ", n %" PRId64 ", %s%s%s to %s, wire %s, rounds %" PRId32 "%s, %.47s)",
+        kind_name(entry->kind), rows, entry->k, entry->n, twi_gemm_kind_name((twi_gemm_kind_t)(entry->types >> 16)),
+        entry->types & 1 ? " with int8 weights" : "", entry->types & 2 ? " with x1_scale" : "", out_name(entry->types),
+        entry->wire < 3 ? wires[entry->wire] : "unknown", entry->rounds, experts, entry->kernel);
 }
 
 tw_status_t twi_entry_differs(const twi_op_t *op, const twi_call_entry_t *entry, int rank)

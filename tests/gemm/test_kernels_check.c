@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The trial that a kernel has to pass before its first use: it finds what may be wrong with one, the next row takes the
+ * place of one that fails, and all threads see one outcome. Linked with --wrap=twi_gemm_kernel_works.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "gemm/matmul.h"
+
+/* ---- Trials of kernels that are wrong --------------------------------------------------------- */
+
+typedef enum fault {
+    NO_FAULT,
+    FIRST_SUM,
+    LAST_SUM,
+    LOWEST_BITS,
+    ROWS_SWAPPED,
+    COLUMN_LOST,
+    NOT_ADDED,
+    STEP_LOST,
+    PLACE_LOST,
+    FAULTS
+} fault_t;
+
+static const char *const fault_names[FAULTS] = {"no fault",
+                                                "a wrong first sum",
+                                                "a wrong last sum",
+                                                "sums without their lowest bit",
+                                                "swapped rows",
+                                                "a lost column",
+                                                "sums that are new in each call",
+                                                "a lost step",
+                                                "steps of B that are the first ones again"};
+
+static const twi_gemm_kernel_t *g_real;
+static fault_t g_fault;
+static const char *g_first_b;
+
+static bool integers(void)
+{
+    return g_real->serves == 1u << TWI_GEMM_S8;
+}
+
+static void add_to_sum(void *acc, int at, int more)
+{
+    if (integers())
+        ((int32_t *)acc)[at] += more;
+    else
+        ((float *)acc)[at] += (float)more;
+}
+
+static bool is_odd(const void *acc, int at)
+{
+    return (integers() ? ((const int32_t *)acc)[at] : (int32_t)((const float *)acc)[at]) % 2 != 0;
+}
+
+static void spoil(uint32_t *acc)
+{
+    const int mr = g_real->mr, nr = g_real->nr;
+    if (g_fault == FIRST_SUM || g_fault == LAST_SUM)
+        add_to_sum(acc, g_fault == FIRST_SUM ? 0 : mr * nr - 1, 1);
+    for (int at = 0; g_fault == LOWEST_BITS && at < mr * nr; at++)
+        add_to_sum(acc, at, -is_odd(acc, at));
+    for (int j = 0; g_fault == ROWS_SWAPPED && j < nr; j++) {
+        const uint32_t sum = acc[j];
+        acc[j] = acc[(mr - 1) * nr + j];
+        acc[(mr - 1) * nr + j] = sum;
+    }
+    for (int i = 0; g_fault == COLUMN_LOST && i < mr; i++)
+        acc[i * nr + nr / 2] = 0;
+}
+
+static void run_with_fault(const twi_gemm_call_t *call)
+{
+    twi_gemm_call_t spoilt = *call;
+    if (!call->accumulate)
+        g_first_b = call->b;
+    if (g_fault == NOT_ADDED)
+        spoilt.accumulate = 0;
+    if (g_fault == STEP_LOST && call->accumulate)
+        spoilt.steps--;
+    if (g_fault == PLACE_LOST)
+        spoilt.b = g_first_b;
+    g_real->run(&spoilt);
+    spoil(call->acc);
+}
+
+static bool passes(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, fault_t fault)
+{
+    twi_gemm_kernel_t copy = *kernel;
+    copy.run = run_with_fault;
+    g_real = kernel;
+    g_fault = fault;
+    return twi_gemm_kernel_works(&copy, kind);
+}
+
+static void try_faults(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
+{
+    for (int fault = NO_FAULT; fault < FAULTS; fault++)
+        if (passes(kernel, kind, (fault_t)fault) != (fault == NO_FAULT))
+            test_fail(__FILE__, __LINE__, "%s, %s, with %s: the trial says it %s", kernel->name,
+                      twi_gemm_kind_name(kind), fault_names[fault], fault == NO_FAULT ? "fails" : "works");
+}
+
+static void try_kernel(const twi_gemm_kernel_t *kernel)
+{
+    if (!twi_gemm_kernel_usable(kernel, twi_cpu_isa_machine()))
+        SKIP("this machine lacks its instructions");
+    for (int kind = 0; kind < TWI_GEMM_KINDS; kind++)
+        if (kernel->serves >> kind & 1u)
+            try_faults(kernel, (twi_gemm_kind_t)kind);
+}
+
+enum {
+#define TW_KERNEL(name, ISA, LANE, SERVES, MR, NR, KS, KA, KB, FLAGS) ROW_##name,
+#include "gemm/kernels.def"
+#undef TW_KERNEL
+};
+
+#define TW_KERNEL(name, ISA, LANE, SERVES, MR, NR, KS, KA, KB, FLAGS) \
+    TEST(name)                                                        \
+    {                                                                 \
+        try_kernel(&twi_gemm_kernels[ROW_##name]);                    \
+    }
+#include "gemm/kernels.def"
+#undef TW_KERNEL
+
+/* ---- The choice ------------------------------------------------------------------------------- */
+
+typedef enum outcome { ALL_WORK, ONE_FAILS, ALL_FAIL, EVERY_OTHER_FAILS } outcome_t;
+
+static outcome_t g_outcome;
+static const twi_gemm_kernel_t *g_bad; /* of ONE_FAILS */
+static _Atomic int g_trials;
+static char g_log[4096];
+
+bool __real_twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind);
+bool __wrap_twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind);
+
+bool __wrap_twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
+{
+    const int before = atomic_fetch_add(&g_trials, 1);
+    if (g_outcome == ALL_FAIL || (g_outcome == ONE_FAILS && kernel == g_bad) ||
+        (g_outcome == EVERY_OTHER_FAILS && before % 2 == 0))
+        return false;
+    return __real_twi_gemm_kernel_works(kernel, kind);
+}
+
+static void collect(void *user, tw_log_level_t level, const char *line)
+{
+    (void)level;
+    CHECK(user == g_log && strlen(g_log) + strlen(line) + 2 < sizeof g_log);
+    strcat(strcat(g_log, line), "\n");
+}
+
+static void begin(outcome_t outcome)
+{
+    tw_init_args_t args = TW_INIT_ARGS_INIT;
+    args.log = collect;
+    args.log_user = g_log;
+    CHECK_OK(tw_init(&args));
+    g_outcome = outcome;
+}
+
+static const twi_gemm_kernel_t *find(int kind)
+{
+    return twi_gemm_kernel_find((twi_gemm_kind_t)kind, twi_cpu_isa());
+}
+
+/* The last usable row for a kind below `end`. */
+static const twi_gemm_kernel_t *last_below(int kind, const twi_gemm_kernel_t *end)
+{
+    do
+        end--;
+    while (!(end->serves >> kind & 1u) || !twi_gemm_kernel_usable(end, twi_cpu_isa()));
+    return end;
+}
+
+static const twi_gemm_kernel_t *best(int kind)
+{
+    return last_below(kind, twi_gemm_kernels + twi_gemm_n_kernels);
+}
+
+static bool must_be_tried(int kind)
+{
+    return best(kind)->isa != TWI_ISA_PORTABLE;
+}
+
+TEST(best_that_works)
+{
+    int wanted = 0;
+    begin(ALL_WORK);
+    for (int round = 0; round < 3; round++)
+        for (int kind = 0; kind < TWI_GEMM_KINDS; kind++) {
+            CHECK(find(kind) == best(kind));
+            wanted += round == 0 && must_be_tried(kind);
+        }
+    CHECK_EQ(atomic_load(&g_trials), wanted);
+    CHECK_STR(g_log, "");
+}
+
+TEST(next_one)
+{
+    begin(ONE_FAILS);
+    for (int kind = 0; kind < TWI_GEMM_KINDS; kind++) {
+        if (!must_be_tried(kind))
+            SKIP("there are only portable kernels here");
+        g_bad = best(kind);
+        g_log[0] = '\0';
+        const twi_gemm_kernel_t *next = find(kind);
+        const int trials = atomic_load(&g_trials);
+        CHECK_STR(next->name, last_below(kind, g_bad)->name);
+        CHECK_CONTAINS(g_log, g_bad->name);
+        CHECK_CONTAINS(g_log, "wrong sums");
+        g_log[0] = '\0';
+        CHECK(find(kind) == next);
+        CHECK_EQ(atomic_load(&g_trials), trials);
+        CHECK_STR(g_log, "");
+    }
+}
+
+/* Products, too: small integers, whose sums are exact. */
+static void check_product(mm_type_t type)
+{
+    panels_random_t random = panels_random(1);
+    mm_product_t p = {.type = type, .m = 37, .k = 301, .n = 45};
+    p.a = panels_new(mm_kind(type), p.m * p.k, PANELS_SMALL, &random);
+    p.b = panels_new(mm_kind(type), p.k * p.n, PANELS_SMALL, &random);
+    for (int packed = 0; packed < 2; packed++) {
+        const mm_how_t how = {.out = type == MM_S8 ? TWI_INT32 : TWI_FP32, .packed = packed};
+        void *got = mm_compute(&p, &how);
+        for (int64_t at = 0; at < p.m * p.n; at++) {
+            double sum = 0;
+            for (int64_t i = 0; i < p.k; i++)
+                sum += panels_value(mm_kind(type), p.a, at / p.n * p.k + i) *
+                       panels_value(mm_kind(type), p.b, i * p.n + at % p.n);
+            CHECK(mm_value(how.out, got, at) == sum);
+        }
+        free(got);
+    }
+    mm_drop(&p);
+}
+
+TEST(portable_ones)
+{
+    begin(ALL_FAIL);
+    for (int kind = 0; kind < TWI_GEMM_KINDS; kind++)
+        CHECK_EQ(find(kind)->isa, TWI_ISA_PORTABLE);
+    check_product(MM_BF16);
+    check_product(MM_F16);
+    check_product(MM_S8);
+    check_product(MM_F32);
+}
+
+TEST(not_asked_for)
+{
+    CHECK_EQ(setenv("TILEWIRE_SELF_TEST", "0", 1), 0);
+    begin(ALL_FAIL);
+    for (int kind = 0; kind < TWI_GEMM_KINDS; kind++)
+        CHECK(find(kind) == best(kind));
+    CHECK_EQ(atomic_load(&g_trials), 0);
+}
+
+TEST(info)
+{
+    tw_info_row_t row;
+    unsigned kinds = 0;
+    begin(ALL_FAIL);
+    for (unsigned i = 0; tw_info(i, &row) == TW_OK; i++) {
+        if (strcmp(row.section, "kernel") == 0) {
+            CHECK_STR(row.name, twi_gemm_kind_name((twi_gemm_kind_t)kinds));
+            CHECK_STR(row.value, find((int)kinds++)->name);
+        }
+    }
+    CHECK_EQ(kinds, TWI_GEMM_KINDS);
+}
+
+/* A kernel that works for some and not for others is the same for all of them. */
+enum { THREADS = 8 };
+static pthread_barrier_t g_together;
+static const twi_gemm_kernel_t *g_found[THREADS][TWI_GEMM_KINDS];
+
+static void *find_all(void *arg)
+{
+    const twi_gemm_kernel_t **found = arg;
+    for (int kind = 0; kind < TWI_GEMM_KINDS; kind++) {
+        (void)pthread_barrier_wait(&g_together);
+        found[kind] = find(kind);
+    }
+    return NULL;
+}
+
+TEST(one_outcome_for_all_threads)
+{
+    pthread_t threads[THREADS];
+    begin(EVERY_OTHER_FAILS);
+    CHECK_EQ(pthread_barrier_init(&g_together, NULL, THREADS), 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, find_all, g_found[i]), 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    for (int i = 0; i < THREADS; i++)
+        for (int kind = 0; kind < TWI_GEMM_KINDS; kind++)
+            CHECK_STR(g_found[i][kind]->name, g_found[0][kind]->name);
+    CHECK_EQ(pthread_barrier_destroy(&g_together), 0);
+}
