@@ -70,8 +70,9 @@ TEST(environment_is_read)
 
 TEST(info_rows)
 {
-    static const char *const sections[] = {"version", "cpu", "topology", "transport", "config"};
-    unsigned seen[5] = {0};
+    enum { SECTIONS = 6 };
+    static const char *const sections[SECTIONS] = {"version", "cpu", "topology", "kernel", "transport", "config"};
+    unsigned seen[SECTIONS] = {0};
     unsigned n = 0;
     tw_info_row_t row;
     REFUSED(tw_info(0, NULL), TW_ERR_ARGUMENT, "row_out");
@@ -79,14 +80,14 @@ TEST(info_rows)
         CHECK(row.section != NULL && row.name != NULL && row.value != NULL && row.help != NULL);
         CHECK(row.name[0] != '\0');
         int section = 0;
-        while (section < 5 && strcmp(sections[section], row.section) != 0)
+        while (section < SECTIONS && strcmp(sections[section], row.section) != 0)
             section++;
-        CHECK(section < 5);
+        CHECK(section < SECTIONS);
         seen[section]++;
         if (strcmp(row.name, "tilewire") == 0)
             CHECK_STR(row.value, "0.1.0");
     }
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < SECTIONS; i++)
         CHECK(seen[i] > 0);
     REFUSED(tw_info(n, &row), TW_ERR_NOT_FOUND, "index");
     REFUSED(tw_info(UINT32_MAX, &row), TW_ERR_NOT_FOUND, "index");
