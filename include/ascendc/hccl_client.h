@@ -100,14 +100,12 @@ class Hccl
                    : INVALID_HANDLE_ID;
     }
 
-    // `batchWriteInfo` is an array of BatchWriteItem. Committed at once whatever `commit` says.
+    // `batchWriteInfo` is an array of BatchWriteItem, or of tw_hccl_batch_item_a3_t if the communicator has profile a3.
+    // Committed at once whatever `commit` says.
     template <bool commit = false>
     HcclHandle BatchWrite(GM_ADDR batchWriteInfo, std::uint32_t itemNum, std::uint16_t queueID = 0)
     {
-        return hccl_ != nullptr
-                   ? tw_hccl_batch_write(hccl_, reinterpret_cast<const tw_hccl_batch_item_t *>(batchWriteInfo), itemNum,
-                                         queueID)
-                   : INVALID_HANDLE_ID;
+        return hccl_ != nullptr ? tw_hccl_batch_write(hccl_, batchWriteInfo, itemNum, queueID) : INVALID_HANDLE_ID;
     }
 
     // Batches run in the order of their preparation, whatever their queue: the order is there already.

@@ -15,11 +15,12 @@
  *
  * Tasks run in the order of their preparation. From Commit to the return of the matching Wait both
  * buffers of the round belong to the library. Commit never blocks, and once every rank has committed
- * a round, any rank that waits completes it for all: nobody needs to call in again (docs/HCCL.md has the
- * few exceptions).
+ * a round, any rank that waits completes it for all: nobody needs to call in again (docs/HCCL.md, "Who must
+ * call in", has the four exceptions).
  *
  * Return values are those of the original API: handles are >= 0 and -1 on failure, functions return
- * 0 or -1. tw_last_error() has the reason.
+ * 0 or -1. tw_last_error() has the reason. Only Wait and Finalize block. One thread at a time uses a
+ * tw_hccl_t, its core's; the objects of a context may be used at the same time. Everything here is since 0.1.
  */
 #include <tilewire/tilewire.h>
 
@@ -104,18 +105,18 @@ typedef struct tw_hccl_cc_tiling {
 
 typedef struct tw_hccl_tiling_args {
     size_t struct_size;
-    const char *group_name; /**< at most 127 bytes */
+    const char *group_name; /**< at most 127 bytes; the context's group counts, a different name is logged */
     uint32_t op_type;       /**< a tw_hccl_cmd_t */
-    const char *alg_config; /**< at most 127 bytes; a hint that this backend ignores */
-    uint32_t reduce_type;
-    uint8_t dst_type;
+    const char *alg_config; /**< at most 127 bytes; no effect here */
+    uint32_t reduce_type;   /**< below TW_HCCL_REDUCE_RESERVED; the prepare call says which, no effect here */
+    uint8_t dst_type;       /**< no effect here, as the next two */
     uint8_t src_type;
     uint8_t step_size;
     uint8_t skip_local_rank_copy;    /**< 0 or 1: AllGather and AlltoAll leave the own block alone */
-    uint8_t skip_buffer_window_copy; /**< 0, 1, 2; a hint that this backend ignores */
-    uint8_t debug_mode;
-    uint16_t queue_num;
-    uint16_t comm_block_num;
+    uint8_t skip_buffer_window_copy; /**< 0, 1, 2; no effect here */
+    uint8_t debug_mode;              /**< no effect here */
+    uint16_t queue_num;              /**< queues of BatchWrite; 0: 1 */
+    uint16_t comm_block_num;         /**< no effect here, as the next one */
     uint8_t comm_engine;
 } tw_hccl_tiling_args_t;
 
@@ -124,7 +125,7 @@ typedef struct tw_hccl_tiling_args {
         sizeof(tw_hccl_tiling_args_t), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
-/** Fill the opaque structs from the arguments; either output may be NULL. Since 0.1. */
+/** Fills the opaque structs from the arguments; either output may be NULL. Local, any thread. */
 TW_API TW_CHECKED tw_status_t tw_hccl_tiling(const tw_hccl_tiling_args_t *args, tw_hccl_init_tiling_t *init_out,
                                              tw_hccl_cc_tiling_t *cc_out);
 
@@ -134,17 +135,19 @@ typedef struct tw_hccl_context tw_hccl_context_t;
 
 /**
  * Makes the contexts of one kernel launch on this rank, one for each communicator ("group") that the
- * kernel uses; the index in the array is the group id of InterHcclGroupSync. Destroy them after the
- * launch with one call. Since 0.1.
+ * kernel uses; the index in the array is the group id of InterHcclGroupSync. `contexts_out` has room for
+ * n_groups (1..127) of them, which are the caller's. Local.
  */
 TW_API TW_CHECKED tw_status_t tw_hccl_contexts_create(tw_comm_t *const *groups, uint32_t n_groups,
                                                       tw_hccl_context_t **contexts_out);
+/** Destroys all contexts of a launch with one call, before their communicators. */
 TW_API void tw_hccl_contexts_destroy(tw_hccl_context_t **contexts, uint32_t n_groups);
 
 /* ---- One object a core ------------------------------------------------------------------------ */
 
 typedef struct tw_hccl tw_hccl_t;
 
+/** Makes the object of a core. It is the caller's; free it with tw_hccl_destroy, before the contexts. */
 TW_API TW_CHECKED tw_status_t tw_hccl_create(const tw_hccl_core_t *core, tw_hccl_t **hccl_out);
 TW_API void tw_hccl_destroy(tw_hccl_t *hccl); /**< NULL is fine */
 
@@ -188,11 +191,26 @@ typedef struct tw_hccl_batch_item {
     uint32_t remote_rank;
 } tw_hccl_batch_item_t;
 
+/** The same on a communicator with profile a3: the address tells the rank. */
+typedef struct tw_hccl_batch_item_a3 {
+    uint32_t type; /**< 0 */
+    uint32_t reserved[5];
+    uint32_t length; /**< bytes */
+    uint32_t src_low;
+    uint32_t src_high;
+    uint32_t dst_low;
+    uint32_t dst_high;
+    uint32_t reserved2[4];
+} tw_hccl_batch_item_a3_t;
+
 #define TW_HCCL_BATCH_MAX 2048 /**< a batch holds fewer items than this */
 
-/** One-sided writes; always committed. Wait means that our part has been sent. */
-TW_API tw_hccl_handle_t tw_hccl_batch_write(tw_hccl_t *hccl, const tw_hccl_batch_item_t *items, uint32_t n_items,
-                                            uint16_t queue);
+/**
+ * One-sided writes; always committed. Wait means that our part has been sent. `items` is an array of n_items
+ * tw_hccl_batch_item_t, or of tw_hccl_batch_item_a3_t on a communicator with profile a3; it is copied. `queue` is below
+ * tw_hccl_queue_num.
+ */
+TW_API tw_hccl_handle_t tw_hccl_batch_write(tw_hccl_t *hccl, const void *items, uint32_t n_items, uint16_t queue);
 
 /** One more round may run. Bad handles and surplus commits are ignored. Never blocks. */
 TW_API void tw_hccl_commit(tw_hccl_t *hccl, tw_hccl_handle_t handle);
@@ -207,7 +225,7 @@ TW_API int32_t tw_hccl_finalize(tw_hccl_t *hccl, int32_t sync);
 
 TW_API uint32_t tw_hccl_rank_id(const tw_hccl_t *hccl);  /**< UINT32_MAX before InitV2 */
 TW_API uint32_t tw_hccl_rank_dim(const tw_hccl_t *hccl); /**< UINT32_MAX before InitV2 */
-/** Peer-visible buffers of a rank, as this process sees them; NULL if rank >= rank_dim. */
+/** Peer-visible buffers of a rank, as this process sees them, while the communicator lives; NULL if rank >= rank_dim. */
 TW_API void *tw_hccl_window_in(tw_hccl_t *hccl, uint32_t rank);
 TW_API void *tw_hccl_window_out(tw_hccl_t *hccl, uint32_t rank);
 TW_API uint64_t tw_hccl_window_bytes(const tw_hccl_t *hccl); /**< size of each of the two, 0 before InitV2 */

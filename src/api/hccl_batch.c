@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "api/hccl_session.h"
-#include "base/config.h"
 #include "base/dtype.h"
 
 typedef struct write {
@@ -22,18 +21,6 @@ typedef struct batch {
     write_t writes[];
 } batch_t;
 
-/* The layout of an item under the a3 profile: 32-bit words, no rank; the address tells it. */
-typedef struct item_a3 {
-    uint32_t type;
-    uint32_t reserved[5];
-    uint32_t length; /* bytes */
-    uint32_t src_low;
-    uint32_t src_high;
-    uint32_t dst_low;
-    uint32_t dst_high;
-    uint32_t reserved2[4];
-} item_a3_t;
-
 static bool inside(const twi_transport_t *t, int rank, uint64_t address, uint64_t bytes)
 {
     const uint64_t start = (uint64_t)(uintptr_t)twi_transport_at(t, rank, t->layout.in);
@@ -45,10 +32,10 @@ static tw_status_t read_item(const twi_transport_t *t, const tw_hccl_batch_item_
 {
     const size_t elem = twi_dtype_bytes(item->type);
     uint64_t bytes;
-    TW_REQUIRE(elem > 0, "items[%" PRIu32 "]: type %" PRIu32 " is reserved", i, item->type);
-    TW_REQUIRE(item->local, "items[%" PRIu32 "]: local is 0", i);
-    TW_REQUIRE(item->remote_rank < (uint32_t)t->size, "items[%" PRIu32 "]: remote_rank %" PRIu32 " of %d", i,
-               item->remote_rank, t->size);
+    TW_REQUIRE(elem > 0, "items[%" PRIu32 "].type %" PRIu32 " is reserved", i, item->type);
+    TW_REQUIRE(item->local, "items[%" PRIu32 "].local is 0", i);
+    TW_REQUIRE(item->remote_rank < (uint32_t)t->size, "items[%" PRIu32 "].remote_rank %" PRIu32 ", must be 0..%d", i,
+               item->remote_rank, t->size - 1);
     TW_REQUIRE(!__builtin_mul_overflow(item->count, elem, &bytes) &&
                    inside(t, (int)item->remote_rank, item->remote, bytes),
                "items[%" PRIu32 "]: %" PRIu64 " elements at 0x%" PRIx64 " are not inside a window of rank %" PRIu32, i,
@@ -57,11 +44,11 @@ static tw_status_t read_item(const twi_transport_t *t, const tw_hccl_batch_item_
     return TW_OK;
 }
 
-static tw_status_t read_item_a3(const twi_transport_t *t, const item_a3_t *item, uint32_t i, write_t *out)
+static tw_status_t read_item_a3(const twi_transport_t *t, const tw_hccl_batch_item_a3_t *item, uint32_t i, write_t *out)
 {
     const uint64_t from = (uint64_t)item->src_high << 32 | item->src_low;
     const uint64_t to = (uint64_t)item->dst_high << 32 | item->dst_low;
-    TW_REQUIRE(item->type == 0, "items[%" PRIu32 "]: type %" PRIu32 ", must be 0", i, item->type);
+    TW_REQUIRE(item->type == 0, "items[%" PRIu32 "].type %" PRIu32 ", must be 0", i, item->type);
     TW_REQUIRE(from, "items[%" PRIu32 "]: the source is 0", i);
     int rank = 0;
     while (rank < t->size && !inside(t, rank, to, item->length))
@@ -74,10 +61,11 @@ static tw_status_t read_item_a3(const twi_transport_t *t, const item_a3_t *item,
 
 static tw_status_t read_items(const tw_hccl_t *hccl, const void *items, batch_t *batch)
 {
-    const twi_transport_t *t = hccl->context->comm->transport;
+    const tw_comm_t *comm = hccl->context->comm;
+    const twi_transport_t *t = comm->transport;
     for (uint32_t i = 0; i < batch->n; i++) {
-        if (twi_config()->profile == 3)
-            TW_TRY(read_item_a3(t, &((const item_a3_t *)items)[i], i, &batch->writes[i]));
+        if (comm->profile == TW_PROFILE_A3)
+            TW_TRY(read_item_a3(t, &((const tw_hccl_batch_item_a3_t *)items)[i], i, &batch->writes[i]));
         else
             TW_TRY(read_item(t, &((const tw_hccl_batch_item_t *)items)[i], i, &batch->writes[i]));
     }
@@ -101,12 +89,11 @@ static tw_status_t check(const tw_hccl_t *hccl, const void *items, uint32_t n_it
     TW_REQUIRE(items, "items is NULL");
     TW_REQUIRE(n_items > 0 && n_items < TW_HCCL_BATCH_MAX, "n_items %" PRIu32 ", must be 1..%d", n_items,
                TW_HCCL_BATCH_MAX - 1);
-    TW_REQUIRE(queue < hccl->queue_num, "queue %u, there are %u", queue, hccl->queue_num);
+    TW_REQUIRE(queue < hccl->queue_num, "queue %u, must be 0..%u", queue, hccl->queue_num - 1u);
     return TW_OK;
 }
 
-tw_hccl_handle_t tw_hccl_batch_write(tw_hccl_t *hccl, const tw_hccl_batch_item_t *items, uint32_t n_items,
-                                     uint16_t queue)
+tw_hccl_handle_t tw_hccl_batch_write(tw_hccl_t *hccl, const void *items, uint32_t n_items, uint16_t queue)
 {
     if (check(hccl, items, n_items, queue) != TW_OK)
         return TW_HCCL_INVALID;

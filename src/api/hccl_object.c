@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The per-core objects: creation, InitV2, tiling, and questions. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/hccl_session.h"
 #include "base/log.h"
+
+enum { TILING_MOST = 1 << 20 /* bytes of a tiling struct */ };
 
 static bool core_type_ok(tw_hccl_core_type_t type)
 {
@@ -15,9 +18,9 @@ tw_status_t tw_hccl_create(const tw_hccl_core_t *core, tw_hccl_t **hccl_out)
 {
     TW_REQUIRE(core, "core is NULL");
     TW_REQUIRE(hccl_out, "hccl_out is NULL");
-    TW_REQUIRE(core_type_ok(core->type), "core: type %d, must be AIV or AIC", (int)core->type);
-    TW_REQUIRE(core->poster_type == TW_HCCL_CORE_DEFAULT || core_type_ok(core->poster_type), "core: poster_type %d",
-               (int)core->poster_type);
+    TW_REQUIRE(core_type_ok(core->type), "core.type %d, must be AIV (1) or AIC (2)", (int)core->type);
+    TW_REQUIRE(core->poster_type == TW_HCCL_CORE_DEFAULT || core_type_ok(core->poster_type),
+               "core.poster_type %d, must be DEFAULT (0), AIV (1) or AIC (2)", (int)core->poster_type);
     tw_hccl_t *hccl = calloc(1, sizeof *hccl);
     if (!hccl)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for an hccl object");
@@ -31,6 +34,13 @@ void tw_hccl_destroy(tw_hccl_t *hccl)
     if (hccl && hccl->phase == TWI_HCCL_READY)
         twi_hccl_detach(hccl);
     free(hccl);
+}
+
+int32_t twi_hccl_result(const char *call, bool done)
+{
+    if (!done)
+        TWI_LOG(WARN, "hccl", "%s is refused: %s", call, tw_last_error());
+    return done ? TW_HCCL_SUCCESS : TW_HCCL_FAILED;
 }
 
 static tw_status_t init(tw_hccl_t *hccl, tw_hccl_context_t *context, const void *tiling, bool first_form)
@@ -54,12 +64,12 @@ static tw_status_t init(tw_hccl_t *hccl, tw_hccl_context_t *context, const void 
 
 int32_t tw_hccl_init_v2(tw_hccl_t *hccl, tw_hccl_context_t *context, const void *init_tiling)
 {
-    return init(hccl, context, init_tiling, false) == TW_OK ? TW_HCCL_SUCCESS : TW_HCCL_FAILED;
+    return twi_hccl_result("InitV2", init(hccl, context, init_tiling, false) == TW_OK);
 }
 
 int32_t tw_hccl_init(tw_hccl_t *hccl, tw_hccl_context_t *context, const void *init_tiling)
 {
-    return init(hccl, context, init_tiling, true) == TW_OK ? TW_HCCL_SUCCESS : TW_HCCL_FAILED;
+    return twi_hccl_result("Init", init(hccl, context, init_tiling, true) == TW_OK);
 }
 
 static tw_status_t set_tiling(tw_hccl_t *hccl, const void *cc_tiling)
@@ -68,7 +78,7 @@ static tw_status_t set_tiling(tw_hccl_t *hccl, const void *cc_tiling)
     TW_TRY(twi_hccl_read_cc_tiling(cc_tiling, &tiling));
     const char *name = tw_comm_name(hccl->context->comm);
     if (strcmp(tiling.group_name, name) != 0)
-        TWI_LOG(INFO, "hccl", "tiling names group '%s', the context is of '%s', which is used", tiling.group_name,
+        TWI_LOG(WARN, "hccl", "tiling names group '%s', the context is of '%s', which is used", tiling.group_name,
                 name);
     const uint32_t bit = 1u << tiling.op_type;
     hccl->registered |= bit;
@@ -87,26 +97,30 @@ static tw_status_t check_form(const tw_hccl_t *hccl, bool first_form)
     return TW_OK;
 }
 
+static tw_status_t set_tiling_at(tw_hccl_t *hccl, uint64_t offset)
+{
+    TW_TRY(check_form(hccl, false));
+    TW_REQUIRE(offset >= sizeof(tw_hccl_init_tiling_t) && offset <= TILING_MOST,
+               "offset %" PRIu64 ", must be %zu..%d: behind the init tiling", offset, sizeof(tw_hccl_init_tiling_t),
+               TILING_MOST);
+    return set_tiling(hccl, hccl->tiling + offset);
+}
+
 int32_t tw_hccl_set_cc_tiling_v2(tw_hccl_t *hccl, uint64_t offset)
 {
-    if (check_form(hccl, false) != TW_OK)
-        return TW_HCCL_FAILED;
-    if (offset < sizeof(tw_hccl_init_tiling_t) || offset > 1u << 20) {
-        (void)twi_fail(TW_ERR_ARGUMENT, "offset %llu does not lie behind the init tiling", (unsigned long long)offset);
-        return TW_HCCL_FAILED;
-    }
-    return set_tiling(hccl, hccl->tiling + offset) == TW_OK ? TW_HCCL_SUCCESS : TW_HCCL_FAILED;
+    return twi_hccl_result("SetCcTilingV2", set_tiling_at(hccl, offset) == TW_OK);
+}
+
+static tw_status_t set_tiling_of(tw_hccl_t *hccl, const void *cc_tiling)
+{
+    TW_TRY(check_form(hccl, true));
+    TW_REQUIRE(cc_tiling, "cc_tiling is NULL");
+    return set_tiling(hccl, cc_tiling);
 }
 
 int32_t tw_hccl_set_cc_tiling(tw_hccl_t *hccl, const void *cc_tiling)
 {
-    if (check_form(hccl, true) != TW_OK)
-        return TW_HCCL_FAILED;
-    if (!cc_tiling) {
-        (void)twi_fail(TW_ERR_ARGUMENT, "cc_tiling is NULL");
-        return TW_HCCL_FAILED;
-    }
-    return set_tiling(hccl, cc_tiling) == TW_OK ? TW_HCCL_SUCCESS : TW_HCCL_FAILED;
+    return twi_hccl_result("SetCcTiling", set_tiling_of(hccl, cc_tiling) == TW_OK);
 }
 
 /* ---- Questions ---- */

@@ -214,16 +214,21 @@ static tw_status_t check_sync(const tw_hccl_t *hccl, int8_t src_group)
     TW_REQUIRE(hccl, "hccl is NULL");
     if (hccl->phase != TWI_HCCL_READY)
         return twi_fail(TW_ERR_STATE, "InterHcclGroupSync needs InitV2 first");
-    TW_REQUIRE(src_group >= 0 && (uint32_t)src_group < hccl->context->n_groups, "src_group %d, the launch has %" PRIu32,
-               src_group, hccl->context->n_groups);
+    TW_REQUIRE(src_group >= 0 && (uint32_t)src_group < hccl->context->n_groups, "src_group %d, must be 0..%" PRIu32,
+               src_group, hccl->context->n_groups - 1);
     TW_REQUIRE((uint32_t)src_group != hccl->context->group, "src_group %d is the own group", src_group);
     return twi_hccl_may_prepare(hccl);
 }
 
-int32_t tw_hccl_inter_group_sync(tw_hccl_t *hccl, int8_t src_group, tw_hccl_handle_t src)
+static bool sync_with(tw_hccl_t *hccl, int8_t src_group, tw_hccl_handle_t src)
 {
     if (check_sync(hccl, src_group) != TW_OK)
-        return TW_HCCL_FAILED;
+        return false;
     const twi_hccl_post_t request = {.counts_only = true, .gate = hccl->context->groups[src_group], .gate_handle = src};
-    return twi_hccl_post(hccl, &request) >= 0 ? TW_HCCL_SUCCESS : TW_HCCL_FAILED;
+    return twi_hccl_post(hccl, &request) >= 0;
+}
+
+int32_t tw_hccl_inter_group_sync(tw_hccl_t *hccl, int8_t src_group, tw_hccl_handle_t src)
+{
+    return twi_hccl_result("InterHcclGroupSync", sync_with(hccl, src_group, src));
 }

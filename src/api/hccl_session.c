@@ -209,16 +209,16 @@ static tw_status_t post_task(tw_hccl_context_t *context, const twi_hccl_post_t *
 }
 
 /* Whether the call counts against the limit: under a2 only Prepare does. */
-static bool counts(const twi_hccl_post_t *post)
+static bool counts(const tw_hccl_t *hccl, const twi_hccl_post_t *post)
 {
-    return !post->counts_only || twi_config()->profile != 2;
+    return !post->counts_only || hccl->context->comm->profile != TW_PROFILE_A2;
 }
 
 /* The checks and the engine's part; every core counts alike, only the poster reaches the engine. */
 static tw_status_t post_checked(tw_hccl_t *hccl, const twi_hccl_post_t *post, bool *taken)
 {
     tw_hccl_context_t *context = hccl->context;
-    if (hccl->state->n_counted >= TW_HCCL_MAX_TASKS && counts(post))
+    if (hccl->state->n_counted >= TW_HCCL_MAX_TASKS && counts(hccl, post))
         return twi_fail(TW_ERR_STATE, "more than %d tasks between InitV2 and Finalize", TW_HCCL_MAX_TASKS);
     if (atomic_load_explicit(&context->finalized, memory_order_acquire))
         return twi_fail(TW_ERR_STATE, "the session has been finalized");
@@ -241,7 +241,7 @@ tw_hccl_handle_t twi_hccl_post(tw_hccl_t *hccl, const twi_hccl_post_t *post)
         free(post->arg);
     if (status != TW_OK)
         return TW_HCCL_INVALID;
-    state->n_counted += counts(post);
+    state->n_counted += counts(hccl, post);
     if (post->counts_only)
         return 0;
     const uint32_t h = state->n_handles++;

@@ -97,6 +97,9 @@ typedef struct twi_hccl_tiling {
     const char *group_name; /* inside the struct */
 } twi_hccl_tiling_t;
 
+/* What a call without a handle returns. Kernels seldom look at it, so the log says why one is refused. */
+int32_t twi_hccl_result(const char *call, bool done);
+
 tw_status_t twi_hccl_read_init_tiling(const void *tiling);
 tw_status_t twi_hccl_read_cc_tiling(const void *tiling, twi_hccl_tiling_t *out);
 

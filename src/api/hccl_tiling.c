@@ -43,8 +43,9 @@ static bool known(uint32_t op_type)
 static tw_status_t check(const tw_hccl_tiling_args_t *a)
 {
     TW_REQUIRE(a->group_name, "group_name is NULL");
-    TW_REQUIRE(strnlen(a->group_name, 128) < 128, "group_name has more than 127 bytes");
-    TW_REQUIRE(!a->alg_config || strnlen(a->alg_config, 128) < 128, "alg_config has more than 127 bytes");
+    TW_REQUIRE(strnlen(a->group_name, 128) < 128, "group_name '%.20s...' has more than 127 bytes", a->group_name);
+    TW_REQUIRE(!a->alg_config || strnlen(a->alg_config, 128) < 128, "alg_config '%.20s...' has more than 127 bytes",
+               a->alg_config);
     TW_REQUIRE(known(a->op_type), "op_type %u is not a kind of task that is supported", a->op_type);
     TW_REQUIRE(a->skip_local_rank_copy <= 1, "skip_local_rank_copy %u, must be 0 or 1", a->skip_local_rank_copy);
     TW_REQUIRE(a->skip_buffer_window_copy <= 2, "skip_buffer_window_copy %u, must be 0, 1 or 2",
@@ -100,7 +101,7 @@ tw_status_t twi_hccl_read_cc_tiling(const void *tiling, twi_hccl_tiling_t *out)
     cc_tiling_t cc;
     memcpy(&cc, tiling, sizeof cc);
     TW_REQUIRE(cc.magic == CC_MAGIC, "cc_tiling was not filled by the host");
-    TW_REQUIRE(known(cc.op_type), "cc_tiling: op type %u", cc.op_type);
+    TW_REQUIRE(known(cc.op_type), "cc_tiling has op_type %u, which is no kind of task that is supported", cc.op_type);
     TW_REQUIRE(memchr(cc.group_name, '\0', sizeof cc.group_name), "cc_tiling: the group name does not end");
     *out = (twi_hccl_tiling_t){
         .op_type = cc.op_type,

@@ -126,28 +126,14 @@ TEST_RANKS(batch_write_is_one_sided, "1,2,3")(tw_comm_t *comm)
     free(recv);
 }
 
-/* The a3 layout of an item: 32-bit words, addresses in halves, the rank told by the address. */
-typedef struct item_a3 {
-    uint32_t type;
-    uint32_t reserved[5];
-    uint32_t length;
-    uint32_t src_low, src_high, dst_low, dst_high;
-    uint32_t reserved2[4];
-} item_a3_t;
-
-static item_a3_t make_a3(const void *src, const void *dst, uint32_t bytes)
+static tw_hccl_batch_item_a3_t make_a3(const void *src, const void *dst, uint32_t bytes)
 {
     const uint64_t s = (uint64_t)(uintptr_t)src, d = (uint64_t)(uintptr_t)dst;
-    return (item_a3_t){.length = bytes,
-                       .src_low = (uint32_t)s,
-                       .src_high = (uint32_t)(s >> 32),
-                       .dst_low = (uint32_t)d,
-                       .dst_high = (uint32_t)(d >> 32)};
-}
-
-static tw_hccl_handle_t batch_a3(tw_hccl_t *hccl, const item_a3_t *items, uint32_t n)
-{
-    return tw_hccl_batch_write(hccl, (const tw_hccl_batch_item_t *)(const void *)items, n, 0);
+    return (tw_hccl_batch_item_a3_t){.length = bytes,
+                                     .src_low = (uint32_t)s,
+                                     .src_high = (uint32_t)(s >> 32),
+                                     .dst_low = (uint32_t)d,
+                                     .dst_high = (uint32_t)(d >> 32)};
 }
 
 static void batch_write_a3(tw_comm_t *comm, void *arg)
@@ -158,19 +144,19 @@ static void batch_write_a3(tw_comm_t *comm, void *arg)
     session_open(&session, comm);
     int32_t *send = numbers(comm, SMALL);
     int32_t *to = tw_hccl_window_in(session.hccl, (uint32_t)((rank + 1) % size));
-    item_a3_t *items = malloc(2 * sizeof *items); /* exact, so that a read too far shows */
+    tw_hccl_batch_item_a3_t *items = malloc(2 * sizeof *items); /* exact, so that a read too far shows */
     CHECK(items != NULL);
     items[0] = items[1] = make_a3(send, to, SMALL * 4);
     items[1].type = 1;
-    REFUSED(batch_a3(session.hccl, items, 2), "items[1]");
+    REFUSED(tw_hccl_batch_write(session.hccl, items, 2, 0), "items[1]");
     items[1] = make_a3(NULL, to, 4);
-    REFUSED(batch_a3(session.hccl, items, 2), "items[1]");
+    REFUSED(tw_hccl_batch_write(session.hccl, items, 2, 0), "items[1]");
     items[1] = make_a3(send, send, 4);
-    REFUSED(batch_a3(session.hccl, items, 2), "items[1]");
+    REFUSED(tw_hccl_batch_write(session.hccl, items, 2, 0), "items[1]");
     items[1] = make_a3(send, to, UINT32_MAX);
-    REFUSED(batch_a3(session.hccl, items, 2), "items[1]");
+    REFUSED(tw_hccl_batch_write(session.hccl, items, 2, 0), "items[1]");
     items[1] = make_a3(send + 1, to + SMALL, 8);
-    CHECK_EQ(batch_a3(session.hccl, items, 2), 0);
+    CHECK_EQ(tw_hccl_batch_write(session.hccl, items, 2, 0), 0);
     CHECK_EQ(tw_hccl_wait(session.hccl, 0), 0);
     ranks_barrier();
     const int from = (rank + size - 1) % size;

@@ -47,6 +47,37 @@ TEST(null_object)
     CHECK(tw_hccl_window_in(NULL, 0) == NULL);
 }
 
+static char g_log[8192];
+
+static void collect(void *user, tw_log_level_t level, const char *line)
+{
+    CHECK(user == g_log && level == TW_LOG_WARN && strlen(g_log) + strlen(line) + 2 < sizeof g_log);
+    strcat(strcat(g_log, line), "\n");
+}
+
+/* Kernels do not look at what these return. */
+TEST(refusals_are_logged)
+{
+    tw_init_args_t args = TW_INIT_ARGS_INIT;
+    const tw_hccl_core_t core = {.type = TW_HCCL_CORE_AIV};
+    tw_hccl_t *hccl = NULL;
+    args.log = collect;
+    args.log_user = g_log;
+    CHECK_OK(tw_init(&args));
+    CHECK_OK(tw_hccl_create(&core, &hccl));
+    REFUSED(tw_hccl_init_v2(hccl, NULL, NULL), "context is NULL");
+    CHECK_CONTAINS(g_log, "InitV2 is refused: context is NULL");
+    REFUSED(tw_hccl_init(hccl, NULL, NULL), "context is NULL");
+    CHECK_CONTAINS(g_log, "Init is refused: context is NULL");
+    REFUSED(tw_hccl_set_cc_tiling_v2(hccl, 64), "initialised");
+    CHECK_CONTAINS(g_log, "SetCcTilingV2 is refused: SetCcTiling needs an initialised object");
+    REFUSED(tw_hccl_set_cc_tiling(hccl, "x"), "initialised");
+    CHECK_CONTAINS(g_log, "SetCcTiling is refused: ");
+    REFUSED(tw_hccl_inter_group_sync(hccl, 0, 0), "InitV2");
+    CHECK_CONTAINS(g_log, "InterHcclGroupSync is refused: InterHcclGroupSync needs InitV2 first");
+    tw_hccl_destroy(hccl);
+}
+
 TEST_RANKS(context_arguments, "1")(tw_comm_t *comm)
 {
     tw_hccl_context_t *contexts[2] = {NULL, NULL};

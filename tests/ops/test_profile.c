@@ -527,3 +527,30 @@ TEST(one_communicator)
     tw_comm_destroy(relaxed);
     op_close(&call);
 }
+
+/* The layout of items of BatchWrite goes with the profile of the communicator, not with that of the process. */
+TEST_RANKS(batch_write_profiles, "2")(tw_comm_t *parent)
+{
+    const int rank = tw_comm_rank(parent);
+    tw_comm_args_t args = callback_args(rank, 2);
+    tw_comm_t *comm = NULL;
+    session_t session;
+    args.transport = tw_comm_transport(parent);
+    args.profile = TW_PROFILE_A3;
+    CHECK_OK(tw_comm_create(&args, &comm));
+    session_open(&session, comm);
+    const int32_t number = 1000 + rank;
+    int32_t *to = tw_hccl_window_in(session.hccl, (uint32_t)!rank);
+    const uint64_t from_at = (uint64_t)(uintptr_t)&number, to_at = (uint64_t)(uintptr_t)to;
+    const tw_hccl_batch_item_a3_t item = {.length = 4,
+                                          .src_low = (uint32_t)from_at,
+                                          .src_high = (uint32_t)(from_at >> 32),
+                                          .dst_low = (uint32_t)to_at,
+                                          .dst_high = (uint32_t)(to_at >> 32)};
+    CHECK_EQ(tw_hccl_batch_write(session.hccl, &item, 1, 0), 0);
+    CHECK_EQ(tw_hccl_wait(session.hccl, 0), 0);
+    ranks_barrier();
+    CHECK_EQ(*(int32_t *)tw_hccl_window_in(session.hccl, (uint32_t)rank), 1000 + !rank);
+    session_close(&session);
+    tw_comm_destroy(comm);
+}
