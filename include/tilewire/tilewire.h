@@ -10,12 +10,13 @@
  * The kernel-side task API is in tilewire/hccl.h.
  *
  * Conventions that hold everywhere:
- *  - Functions return a tw_status_t; what they produce is written through the last argument, and
- *    only on success. tw_last_error() has the sentence with the details.
+ *  - Functions return a tw_status_t; tw_last_error() has the sentence with the details.
+ *  - Handles and numbers are written through the last argument, ..._out, and only on success. Tensors and
+ *    other outputs that are named in the arguments may hold anything after an error of a peer.
  *  - Argument structs start with struct_size and are filled by their TW_..._INIT macro. A zero field
  *    means its default. Old callers work with new libraries and the other way round.
  *  - Strings and arrays passed in are copied; pointers to memory that is sent or received are not.
- *  - Nothing here prints, exits or raises signals. The log goes where tw_init says (stderr).
+ *  - Nothing here exits or raises signals, and only the log prints: to stderr, or where tw_init says.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -175,9 +176,10 @@ typedef struct tw_comm_args {
     }
 
 /**
- * Makes a communicator. Collective: every rank calls it, with the same size and name. Blocks until
- * all have, at most timeout TILEWIRE_JOIN_TIMEOUT. If any rank cannot take part, all get an error that says
- * which and why. *comm_out is owned by the caller; free it with tw_comm_destroy. Since 0.1.
+ * Makes a communicator. Collective: every rank calls it, with the same size and name. Blocks until all
+ * have, with an address at most TILEWIRE_JOIN_TIMEOUT; how long `allgather` waits is its own affair. If any
+ * rank cannot take part, all get an error that says which and why. *comm_out is owned by the caller; free
+ * it with tw_comm_destroy. Any thread. Since 0.1.
  */
 TW_API TW_CHECKED tw_status_t tw_comm_create(const tw_comm_args_t *args, tw_comm_t **comm_out);
 
@@ -191,15 +193,17 @@ TW_API TW_CHECKED tw_status_t tw_comm_find(const char *name, int rank, tw_comm_t
 /**
  * Splits a communicator: ranks with the same color >= 0 form a new one, ordered by key, then by
  * rank. A rank with color -1 takes part in the call and gets *comm_out = NULL. `name` names the new
- * communicator (the same for a color), NULL derives one. Collective over `comm`, which must have no
- * open kernel-side session. Since 0.1.
+ * communicator (the same for a color), NULL derives one. It has the transport, window_bytes, deadlines and
+ * profile of `comm`, and memory of its own; *comm_out is owned by the caller. Collective over `comm`, which
+ * must have no open kernel-side session. Blocks until all have called, within the deadlines of `comm`. Since 0.1.
  */
 TW_API TW_CHECKED tw_status_t tw_comm_split(tw_comm_t *comm, int color, int key, const char *name,
                                             tw_comm_t **comm_out);
 
 /**
  * Ends a communicator of ours. Local: peers that still wait for this rank get TW_ERR_PEER_LEFT.
- * Accepts NULL. Symmetric memory of it is freed. Since 0.1.
+ * Accepts NULL. What tw_mem_alloc and tw_mem_peer gave is gone. Operators that were prepared on it can only
+ * be released. No other thread may use it any more. Since 0.1.
  */
 TW_API void tw_comm_destroy(tw_comm_t *comm);
 
@@ -210,6 +214,7 @@ TW_API void tw_comm_destroy(tw_comm_t *comm);
  */
 TW_API void tw_comm_abort(tw_comm_t *comm, const char *reason);
 
+/* Questions. Local, any thread. Since 0.1. */
 TW_API int tw_comm_rank(const tw_comm_t *comm);         /**< our rank, -1 for NULL */
 TW_API int tw_comm_size(const tw_comm_t *comm);         /**< number of ranks, -1 for NULL */
 TW_API const char *tw_comm_name(const tw_comm_t *comm); /**< lives as long as comm; "" for NULL */
@@ -230,17 +235,17 @@ TW_API TW_CHECKED tw_status_t tw_comm_barrier(tw_comm_t *comm);
 /**
  * Allocates memory that the peers reach directly, so that collectives on it copy nothing extra.
  * Local, not collective. 64-byte aligned, zeroed, backed at once: TW_ERR_NO_MEMORY rather than a
- * later crash. Lives until tw_mem_free or tw_comm_destroy. Since 0.1.
+ * later crash. Lives until tw_mem_free or tw_comm_destroy. Any thread. Since 0.1.
  */
 TW_API TW_CHECKED tw_status_t tw_mem_alloc(tw_comm_t *comm, size_t bytes, void **ptr_out);
 
-/** Frees what tw_mem_alloc returned; NULL is fine. The caller knows that no peer uses it any more. */
+/** Frees what tw_mem_alloc returned; NULL is fine. The caller knows that no peer uses it any more. Any thread. Since 0.1. */
 TW_API void tw_mem_free(tw_comm_t *comm, void *ptr);
 
 /**
  * Where this process sees memory of `rank` that lies at the same place in its window as `ptr` (from
  * tw_mem_alloc) does in ours. The ranks' allocations match if all ranks made the same ones in the
- * same order. Since 0.1.
+ * same order. Lives as long as the communicator. Any thread. Since 0.1.
  */
 TW_API TW_CHECKED tw_status_t tw_mem_peer(tw_comm_t *comm, const void *ptr, int rank, void **ptr_out);
 
@@ -501,8 +506,9 @@ typedef enum tw_wire {
     TW_WIRE_INT8 = 2, /**< int8, with comm_quant_scale_1 and _2: mm_all_reduce only */
 } tw_wire_t;
 
-#define TW_ROUNDS_AUTO 0       /**< as the cost model says, which all ranks evaluate alike */
-#define TW_ROUNDS_UNFUSED (-1) /**< the product first, then the collective */
+#define TW_ROUNDS_AUTO 0 /**< as the cost model says, which all ranks evaluate alike */
+#define TW_ROUNDS_UNFUSED \
+    (-1) /**< mm_reduce_scatter, mm_all_reduce: all products before the first sum; others: as AUTO */
 #define TW_ROUNDS_MAX 4096
 
 /**
@@ -677,7 +683,7 @@ TW_API TW_CHECKED tw_status_t tw_alltoallv_gmm(tw_comm_t *comm, const tw_alltoal
  * A prepared operator: arguments checked, schedule chosen, memory at hand; then started any number of
  * times. The memory of the tensors and packed weights stays where it was; what it holds is read
  * between start and the end of wait. The structs themselves and the counts are not needed after
- * prepare. Lives at most as long as its communicator.
+ * prepare. Once its communicator is destroyed it can only be released.
  */
 typedef struct tw_op tw_op_t;
 
@@ -704,16 +710,16 @@ TW_API TW_CHECKED tw_status_t tw_op_start(tw_op_t *op);
 /** Does a piece of the work that needs no waiting. TW_OK: finished; TW_IN_PROGRESS: call again. Since 0.1. */
 TW_API TW_CHECKED tw_status_t tw_op_test(tw_op_t *op);
 
-/** Does the rest. TW_OK: finished. timeout_ns > 0: TW_IN_PROGRESS when it is not after about that time; 0:
- *  the communicator's own deadlines alone. TW_ERR_STATE when it was never started; once it has ended, the
+#define TW_WAIT_FOREVER 0 /**< a timeout of tw_op_wait: none but the communicator's own deadlines */
+
+/** Does the rest. TW_OK: finished; TW_IN_PROGRESS: not after about timeout_ns, or TW_WAIT_FOREVER. TW_ERR_STATE when it was never started; once it has ended, the
  *  same again. Since 0.1. */
 TW_API TW_CHECKED tw_status_t tw_op_wait(tw_op_t *op, uint64_t timeout_ns);
 
 /** Writes, ended by a NUL and cut off at `bytes`, which schedule was chosen and why. Local. Since 0.1. */
 TW_API TW_CHECKED tw_status_t tw_op_explain(const tw_op_t *op, char *text, size_t bytes);
 
-/** Frees a prepared operator; NULL is fine. If it was started and not waited for, its communicator is lost.
- *  Before tw_comm_destroy of its communicator. Since 0.1. */
+/** Frees a prepared operator; NULL is fine. If it was started and not waited for, its communicator is lost. Since 0.1. */
 TW_API void tw_op_release(tw_op_t *op);
 
 /* ---- Traces ----------------------------------------------------------------------------------- */

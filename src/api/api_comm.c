@@ -36,6 +36,7 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
     if (!comm)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for a communicator");
     (void)pthread_mutex_init(&comm->heap_lock, NULL);
+    (void)pthread_mutex_init(&comm->prepared_lock, NULL);
     comm->profile = args->profile != TW_PROFILE_DEFAULT ? args->profile
                     : config->profile                   ? (tw_profile_t)config->profile
                                                         : TW_PROFILE_NONE;
@@ -110,6 +111,7 @@ void tw_comm_destroy(tw_comm_t *comm)
     twi_engine_destroy(comm->engine);
     twi_transport_close(comm->transport);
     twi_heap_free_all(comm);
+    (void)pthread_mutex_destroy(&comm->prepared_lock);
     (void)pthread_mutex_destroy(&comm->heap_lock);
     free(comm);
 }

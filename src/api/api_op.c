@@ -143,6 +143,41 @@ static tw_status_t build(tw_op_t *op, twi_api_op_check_fn *check, const void *ar
     return twi_op_create(op->comm->ops, &op->problem, op->memory, &op->op);
 }
 
+/* ---- Prepared operators of a communicator -------------------------------------------------------- */
+
+static void link_op(tw_op_t *op)
+{
+    tw_comm_t *comm = op->comm;
+    (void)pthread_mutex_lock(&comm->prepared_lock);
+    op->next = comm->prepared;
+    if (op->next)
+        op->next->before = op;
+    comm->prepared = op;
+    (void)pthread_mutex_unlock(&comm->prepared_lock);
+}
+
+/* Fine for one that was never linked, whose preparation failed. */
+static void unlink_op(tw_op_t *op)
+{
+    tw_comm_t *comm = op->comm;
+    (void)pthread_mutex_lock(&comm->prepared_lock);
+    if (op->next)
+        op->next->before = op->before;
+    if (op->before)
+        op->before->next = op->next;
+    else if (comm->prepared == op)
+        comm->prepared = op->next;
+    (void)pthread_mutex_unlock(&comm->prepared_lock);
+}
+
+static tw_status_t check_op(const tw_op_t *op)
+{
+    TW_REQUIRE(op, "op is NULL");
+    return op->comm ? TW_OK : twi_fail(TW_ERR_STATE, "the communicator of op has been destroyed");
+}
+
+/* ---- Making, to the end ---------------------------------------------------------------------------- */
+
 static tw_status_t prepare(tw_comm_t *comm, twi_api_op_check_fn *check, const void *args, tw_op_t **op_out)
 {
     tw_op_t *op = calloc(1, sizeof *op);
@@ -151,11 +186,13 @@ static tw_status_t prepare(tw_comm_t *comm, twi_api_op_check_fn *check, const vo
     op->comm = comm;
     op->memory = &op->own;
     const tw_status_t status = build(op, check, args);
-    if (status == TW_OK)
-        *op_out = op;
-    else
+    if (status != TW_OK) {
         tw_op_release(op);
-    return status;
+        return status;
+    }
+    link_op(op);
+    *op_out = op;
+    return TW_OK;
 }
 
 /* ---- Running ----------------------------------------------------------------------------------- */
@@ -230,7 +267,7 @@ tw_status_t twi_api_op_prepare(tw_comm_t *comm, twi_api_op_check_fn *check, cons
 
 tw_status_t tw_op_start(tw_op_t *op)
 {
-    TW_REQUIRE(op, "op is NULL");
+    TW_TRY(check_op(op));
     TW_TRY(twi_comm_enter(op->comm));
     const tw_status_t status = start(op);
     twi_comm_leave(op->comm);
@@ -245,7 +282,7 @@ static uint64_t deadline(uint64_t timeout_ns)
 
 static tw_status_t drive(tw_op_t *op, bool wait, uint64_t timeout_ns)
 {
-    TW_REQUIRE(op, "op is NULL");
+    TW_TRY(check_op(op));
     if (!op->started)
         return at_rest(op);
     TW_TRY(twi_comm_enter(op->comm));
@@ -266,7 +303,7 @@ tw_status_t tw_op_wait(tw_op_t *op, uint64_t timeout_ns)
 
 tw_status_t tw_op_explain(const tw_op_t *op, char *text, size_t bytes)
 {
-    TW_REQUIRE(op, "op is NULL");
+    TW_TRY(check_op(op));
     TW_REQUIRE(text, "text is NULL");
     TW_REQUIRE(bytes > 0, "bytes is 0, must be at least 1");
     twi_op_explain(op->op, text, bytes);
@@ -277,6 +314,8 @@ void tw_op_release(tw_op_t *op)
 {
     if (!op)
         return;
+    if (op->comm)
+        unlink_op(op);
     twi_op_destroy(op->op);
     twi_op_memory_drop(&op->own);
     free(op);
@@ -284,6 +323,11 @@ void tw_op_release(tw_op_t *op)
 
 void twi_comm_ops_end(tw_comm_t *comm)
 {
+    for (tw_op_t *op = comm->prepared; op; op = op->next) {
+        twi_op_destroy(op->op);
+        op->op = NULL;
+        op->comm = NULL;
+    }
     twi_ops_destroy(comm->ops);
     comm->ops = NULL;
     twi_op_memory_drop(&comm->memory);

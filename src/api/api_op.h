@@ -11,8 +11,9 @@
 #include "ops/ops.h"
 
 struct tw_op {
-    tw_comm_t *comm;
+    tw_comm_t *comm; /* NULL once that is destroyed, and then so is op */
     twi_op_t *op;
+    tw_op_t *next, *before; /* among the prepared ones of comm */
     twi_op_problem_t problem;
     twi_api_product_t product;
     twi_api_product_t shared;      /* if problem.has_shared */

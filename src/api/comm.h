@@ -30,9 +30,11 @@ struct tw_comm {
     _Atomic bool computing; /* a product or operator runs */
     struct twi_ops *ops;    /* NULL until the first operator */
     twi_op_memory_t memory; /* of operators that are one call, kept for the next */
-    tw_profile_t profile;   /* never DEFAULT */
-    bool fused;             /* operators use it under profile a2; under the lock of the table */
-    struct tw_comm *next;   /* in the table of names */
+    tw_op_t *prepared;      /* operators that are not released, under prepared_lock */
+    pthread_mutex_t prepared_lock;
+    tw_profile_t profile; /* never DEFAULT */
+    bool fused;           /* operators use it under profile a2; under the lock of the table */
+    struct tw_comm *next; /* in the table of names */
 };
 
 /* The table of named communicators of this process (comm_table.c). */
@@ -61,7 +63,7 @@ void twi_comm_leave(tw_comm_t *comm);
 /* TW_ERR_STATE while a kernel-side session is open; `call` is named in the message. */
 tw_status_t twi_comm_no_session(tw_comm_t *comm, const char *call);
 
-/* Ends what operators need; they have been released (api_op.c). */
+/* Ends what operators need, and those that are not released: nothing is left of these to run (api_op.c). */
 void twi_comm_ops_end(tw_comm_t *comm);
 
 /* api_mem.c */

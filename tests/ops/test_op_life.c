@@ -223,6 +223,32 @@ TEST_RANKS(null_operators, "1")(tw_comm_t *comm)
 
 /* ---- Others on the communicator ------------------------------------------------------------------ */
 
+/* Nothing of an operator runs without its communicator, but releasing it is still fine. */
+TEST_RANKS(communicator_goes_first, "1,2")(tw_comm_t *parent)
+{
+    char text[64];
+    tw_comm_t *comm = NULL;
+    tw_op_t *ops[3] = {NULL};
+    op_call_t call;
+    CHECK_OK(tw_comm_split(parent, 0, 0, NULL, &comm));
+    op_open(&call);
+    make_ones(&call, 0);
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(tw_mm_all_reduce_prepare(comm, &call.reduce, &ops[i]));
+    run_prepared(ops[0]);
+    CHECK_OK(tw_comm_barrier(comm));
+    tw_op_release(ops[1]);
+    tw_comm_destroy(comm);
+    for (int i = 0; i < 3; i += 2) {
+        REFUSED(tw_op_start(ops[i]), TW_ERR_STATE, "the communicator of op has been destroyed");
+        REFUSED(tw_op_test(ops[i]), TW_ERR_STATE, "the communicator of op has been destroyed");
+        REFUSED(tw_op_wait(ops[i], 0), TW_ERR_STATE, "the communicator of op has been destroyed");
+        REFUSED(tw_op_explain(ops[i], text, sizeof text), TW_ERR_STATE, "the communicator of op has been destroyed");
+        tw_op_release(ops[i]);
+    }
+    op_close(&call);
+}
+
 TEST_RANKS(open_session, "1,2")(tw_comm_t *comm)
 {
     session_t session;
