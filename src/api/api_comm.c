@@ -40,6 +40,7 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
     comm->profile = args->profile != TW_PROFILE_DEFAULT ? args->profile
                     : config->profile                   ? (tw_profile_t)config->profile
                                                         : TW_PROFILE_NONE;
+    comm->rank_shown = twi_log_show_rank(boot->rank);
     const twi_transport_args_t transport = {
         .boot = boot,
         .veto = args->name ? twi_comm_table_add(comm, args->name, boot->rank) : TW_OK,
@@ -111,6 +112,8 @@ void tw_comm_destroy(tw_comm_t *comm)
     twi_engine_destroy(comm->engine);
     twi_transport_close(comm->transport);
     twi_heap_free_all(comm);
+    if (comm->rank_shown)
+        twi_log_hide_rank();
     (void)pthread_mutex_destroy(&comm->prepared_lock);
     (void)pthread_mutex_destroy(&comm->heap_lock);
     free(comm);

@@ -18,7 +18,8 @@ typedef struct twi_heap_block {
 struct tw_comm {
     char name[TW_NAME_MAX + 1]; /* in the table; "" while rank 0 has not made one up */
     int rank;
-    bool ready; /* can be found */
+    bool ready;      /* can be found */
+    bool rank_shown; /* in the log lines of the thread that made it */
     twi_transport_t *transport;
     twi_engine_t *engine;
     pthread_mutex_t heap_lock;

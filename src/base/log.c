@@ -121,9 +121,17 @@ void twi_log_setup(const char *spec, tw_log_fn sink, void *user)
     atomic_store_explicit(&current, &after_setup, memory_order_release);
 }
 
-void twi_log_set_rank(int rank)
+bool twi_log_show_rank(int rank)
 {
-    t_rank = rank;
+    const bool free = t_rank < 0;
+    if (free)
+        t_rank = rank;
+    return free;
+}
+
+void twi_log_hide_rank(void)
+{
+    t_rank = -1;
 }
 
 /* The last rule for a component wins. */

@@ -435,7 +435,8 @@ TEST(log_levels)
 TEST(log_lines)
 {
     twi_log_setup("info", collect, logged);
-    twi_log_set_rank(7);
+    CHECK(twi_log_show_rank(7));
+    CHECK(!twi_log_show_rank(8));
     errno = EAGAIN;
     TWI_LOG(INFO, "shm", "slot %d: %m\nfaked line\x1b[0m", 4);
     CHECK_EQ(errno, EAGAIN);
@@ -447,6 +448,9 @@ TEST(log_lines)
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
     TWI_LOG(WARN, "shm", "%s", longer);
+    twi_log_hide_rank();
+    TWI_LOG(INFO, "shm", "nobody's");
+    CHECK_CONTAINS(logged, " info shm test_base.c:");
 }
 
 /* ---- Conversions ------------------------------------------------------------------------------- */

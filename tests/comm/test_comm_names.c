@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of communicators: their lengths, finding one by name, and names that are taken.
+ * Names of communicators: their lengths, finding one by name, names that are taken, and ranks in the log.
  */
 #include <stdio.h>
 
@@ -34,6 +34,35 @@ TEST(name_lengths)
         tw_comm_destroy(comm);
         comm = NULL;
     }
+}
+
+static char g_log[65536];
+
+static void collect(void *user, tw_log_level_t level, const char *line)
+{
+    (void)level;
+    CHECK(user == g_log && strlen(g_log) + strlen(line) + 2 < sizeof g_log);
+    strcat(strcat(g_log, line), "\n");
+}
+
+/* Many ranks write to one terminal. */
+TEST(log_shows_the_rank)
+{
+    tw_init_args_t init = TW_INIT_ARGS_INIT;
+    tw_comm_args_t args = alone_args();
+    tw_comm_t *comm = NULL, *none = NULL;
+    init.log = collect;
+    init.log_user = g_log;
+    init.settings = (const char *const[]){"LOG=debug", NULL};
+    CHECK_OK(tw_init(&init));
+    CHECK_OK(tw_comm_create(&args, &comm));
+    REFUSED(tw_comm_find("inside", 0, &none), TW_ERR_NOT_FOUND, "inside");
+    CHECK_CONTAINS(g_log, " debug rank 0 ");
+    tw_comm_destroy(comm);
+    g_log[0] = '\0';
+    REFUSED(tw_comm_find("outside", 0, &none), TW_ERR_NOT_FOUND, "outside");
+    CHECK_CONTAINS(g_log, "outside");
+    CHECK(strstr(g_log, " debug rank ") == NULL);
 }
 
 static void name_twice(int rank, void *arg)
