@@ -29,7 +29,7 @@ static const cli_command_t command = {
     .name = "tilewire demo",
     .usage = "[options]",
     .about = "Runs the five fused operators on 2 ranks of this machine, verifies their results, compares them with\n"
-             "product and collective in sequence, and draws a trace. Takes less than a minute.",
+             "product and collective in sequence, and draws a trace. Takes a few seconds.",
     .options = options,
 };
 

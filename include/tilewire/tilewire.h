@@ -337,7 +337,7 @@ TW_API TW_CHECKED tw_status_t tw_trans_quant_param(const tw_tensor_t *scale, con
  * not block. Any thread. TW_ERR_ARGUMENT names the wrong argument, also when the size does not fit
  * 64 bits. Since 0.1.
  */
-TW_API TW_CHECKED tw_status_t tw_nz_bytes(const tw_tensor_t *nd, uint64_t *bytes_out);
+TW_API TW_CHECKED tw_status_t tw_nz_bytes(const tw_tensor_t *nd, size_t *bytes_out);
 
 /**
  * Copies matrices into NZ layout, padding with zeros.

@@ -256,7 +256,7 @@ _PROTOTYPES = {
     "tw_mem_free": (None, [c_void_p, c_void_p]),
     "tw_mem_peer": (c_int, [c_void_p, c_void_p, c_int, POINTER(c_void_p)]),
     "tw_trans_quant_param": (c_int, [c_void_p, c_void_p, c_int, c_void_p]),
-    "tw_nz_bytes": (c_int, [c_void_p, POINTER(c_uint64)]),
+    "tw_nz_bytes": (c_int, [c_void_p, POINTER(c_size_t)]),
     "tw_nz_from_nd": (c_int, [c_void_p, c_void_p, c_size_t]),
     "tw_nz_to_nd": (c_int, [c_void_p, c_size_t, c_void_p]),
     "tw_dynamic_quant": (c_int, [c_void_p, c_void_p, c_void_p]),

@@ -67,13 +67,13 @@ static tw_status_t check_nz(const twi_quant_nz_t *plan, const void *nz, size_t n
     return TW_OK;
 }
 
-tw_status_t tw_nz_bytes(const tw_tensor_t *nd, uint64_t *bytes_out)
+tw_status_t tw_nz_bytes(const tw_tensor_t *nd, size_t *bytes_out)
 {
     twi_quant_nz_t plan;
     TW_TRY(twi_tensor_check_shape(nd, "nd"));
     TW_REQUIRE(bytes_out, "bytes_out is NULL");
     TW_TRY(plan_nz(nd, &plan));
-    *bytes_out = (uint64_t)plan.bytes;
+    *bytes_out = (size_t)plan.bytes;
     return TW_OK;
 }
 

@@ -33,7 +33,7 @@ TEST(nz_example)
     uint8_t nz[2048];
     nd[17][33] = 77;
     const tw_tensor_t tensor = make_tensor(nd, type_int8, 2, shape);
-    uint64_t bytes = 0;
+    size_t bytes = 0;
     CHECK_OK(tw_nz_bytes(&tensor, &bytes));
     CHECK_EQ(bytes, 2048);
     CHECK_OK(tw_nz_from_nd(&tensor, nz, sizeof nz));
@@ -47,7 +47,7 @@ TEST(nz_columns_of_a_block)
     static const int expected[] = {512, 512, 512, 1024, 2048};
     for (int i = 0; i < LENGTH(types); i++) {
         const tw_tensor_t tensor = make_tensor(NULL, types[i], 2, shape);
-        uint64_t bytes = 0;
+        size_t bytes = 0;
         CHECK_OK(tw_nz_bytes(&tensor, &bytes));
         CHECK_EQ(bytes, expected[i]);
     }
@@ -58,7 +58,7 @@ TEST(nz_empty)
     int64_t shapes[][3] = {{0, 3, 4}, {2, 0, 4}, {2, 3, 0}};
     for (int i = 0; i < LENGTH(shapes); i++) {
         const tw_tensor_t tensor = make_tensor(NULL, type_int8, 3, shapes[i]);
-        uint64_t bytes = 7;
+        size_t bytes = 7;
         CHECK_OK(tw_nz_bytes(&tensor, &bytes));
         CHECK_EQ(bytes, 0);
         CHECK_OK(tw_nz_from_nd(&tensor, NULL, 0));
@@ -159,7 +159,7 @@ static void check_same_elements(const view_t *from, const view_t *to)
 static void round_trip(const int64_t *shape, tw_dtype_t dtype, int layout)
 {
     view_t from, to;
-    uint64_t bytes = 0;
+    size_t bytes = 0;
     make_view(&from, shape, dtype, layout);
     make_view(&to, shape, dtype, (layout + 1) % N_LAYOUTS);
     for (size_t i = 0; i < from.bytes; i++)
@@ -229,7 +229,7 @@ TEST(nz_bad_arguments)
 {
     int64_t shape[] = {20, 40};
     uint8_t nd[800], nz[2048];
-    uint64_t bytes = 7;
+    size_t bytes = 7;
     const tw_tensor_t good = make_tensor(nd, type_int8, 2, shape);
     const tw_tensor_t line = make_tensor(nd, type_int8, 1, shape), gone = make_tensor(NULL, type_int8, 2, shape);
     CHECK_REFUSED(tw_nz_bytes(NULL, &bytes), "nd is NULL");
@@ -253,7 +253,7 @@ TEST(nz_bad_arguments)
 TEST(nz_too_large)
 {
     int64_t tall[] = {INT64_MAX, 1}, wide[] = {1, INT64_MAX}, many[] = {INT64_C(1) << 54, 1, 1}, none[] = {0, 0};
-    uint64_t bytes = 7;
+    size_t bytes = 7;
     tw_tensor_t tensor = make_tensor(NULL, type_int8, 2, tall);
     tensor.strides = none;
     CHECK_REFUSED(tw_nz_bytes(&tensor, &bytes), "nd.shape (9223372036854775807, 1)");
