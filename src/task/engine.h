@@ -168,6 +168,8 @@ void twi_engine_pass_staged(twi_engine_t *engine);
 
 /* task_share.c: the same for a round that all ranks can reach. */
 tw_status_t twi_share_complete(twi_engine_t *engine, const twi_round_t *round, twi_need_t *need_out);
+/* Whether every chunk of every rank's share has been run. Needs no lock. */
+bool twi_share_all_finished(const twi_engine_t *engine);
 /* Whether what `rank` has to complete itself, before this round may be shared, is done. */
 bool twi_share_in_turn(const twi_round_t *round, int rank, uint64_t epoch);
 

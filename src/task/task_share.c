@@ -96,7 +96,7 @@ static tw_status_t run_home(twi_engine_t *e, const twi_round_t *round, int home)
     return status;
 }
 
-static bool all_finished(const twi_engine_t *e)
+bool twi_share_all_finished(const twi_engine_t *e)
 {
     for (int home = 0; home < e->size; home++)
         if (twi_load(&twi_engine_board(e, home)->finished) <
@@ -126,12 +126,12 @@ tw_status_t twi_share_complete(twi_engine_t *e, const twi_round_t *round, twi_ne
         *need = TWI_NEED_TURN;
         return TW_IN_PROGRESS;
     }
-    for (int i = 0; i < e->size && !all_finished(e); i++) {
+    for (int i = 0; i < e->size && !twi_share_all_finished(e); i++) {
         const tw_status_t status = run_home(e, round, (e->rank + i) % e->size);
         if (status != TW_OK)
             return twi_engine_failed(e, status);
     }
-    if (!all_finished(e)) {
+    if (!twi_share_all_finished(e)) {
         *need = TWI_NEED_FINISHED;
         return TW_IN_PROGRESS;
     }

@@ -12,131 +12,125 @@
 
 #define DRAIN_NS 2000000000u
 
-typedef struct need {
+typedef struct awaited {
     twi_engine_t *engine;
     twi_await_t at;
-} need_t;
+} awaited_t;
 
-static bool moved(const need_t *n)
+static bool moved(const awaited_t *a)
 {
-    return twi_load(&twi_engine_board(n->engine, n->engine->rank)->done) > n->at.epoch;
+    return twi_load(&twi_engine_board(a->engine, a->engine->rank)->done) > a->at.epoch;
 }
 
-static bool peer_published(const need_t *n, int rank)
+static bool peer_published(const awaited_t *a, int rank)
 {
-    return twi_load(&twi_engine_board(n->engine, rank)->ready) >= n->at.ready;
+    return twi_load(&twi_engine_board(a->engine, rank)->ready) >= a->at.ready;
 }
 
-static bool slot_freed(const need_t *n)
+static bool slot_freed(const awaited_t *a)
 {
-    return n->at.staged != UINT64_MAX && twi_stage_slot_free(n->engine, n->at.staged);
+    return a->at.staged != UINT64_MAX && twi_stage_slot_free(a->engine, a->at.staged);
 }
 
 static bool peers_published(void *arg)
 {
-    const need_t *n = arg;
-    for (int r = 0; r < n->engine->size; r++)
-        if (r != n->engine->rank && !peer_published(n, r))
-            return slot_freed(n) || moved(n);
+    const awaited_t *a = arg;
+    for (int r = 0; r < a->engine->size; r++)
+        if (r != a->engine->rank && !peer_published(a, r))
+            return slot_freed(a) || moved(a);
     return true;
 }
 
 /* Missing is also a peer that still uses the slot we need: those who wait for us wait for it. */
 static bool unpublished(void *arg, int rank)
 {
-    const need_t *n = arg;
-    return !peer_published(n, rank) ||
-           (n->at.staged != UINT64_MAX && twi_stage_holds_slot(n->engine, n->at.staged, rank));
+    const awaited_t *a = arg;
+    return !peer_published(a, rank) ||
+           (a->at.staged != UINT64_MAX && twi_stage_holds_slot(a->engine, a->at.staged, rank));
 }
 
 static bool slot_is_free(void *arg)
 {
-    const need_t *n = arg;
-    return slot_freed(n) || moved(n);
+    const awaited_t *a = arg;
+    return slot_freed(a) || moved(a);
 }
 
 static bool holds_slot(void *arg, int rank)
 {
-    const need_t *n = arg;
-    return n->at.staged != UINT64_MAX && twi_stage_holds_slot(n->engine, n->at.staged, rank);
+    const awaited_t *a = arg;
+    return a->at.staged != UINT64_MAX && twi_stage_holds_slot(a->engine, a->at.staged, rank);
 }
 
 /* Peers that have to complete earlier rounds first. */
 static bool behind(void *arg, int rank)
 {
-    const need_t *n = arg;
-    return !twi_share_in_turn(&n->at.round, rank, n->at.epoch);
+    const awaited_t *a = arg;
+    return !twi_share_in_turn(&a->at.round, rank, a->at.epoch);
 }
 
 static bool peers_caught_up(void *arg)
 {
-    const need_t *n = arg;
-    for (int r = 0; r < n->engine->size; r++)
-        if (r != n->engine->rank && behind(arg, r))
-            return moved(n);
+    const awaited_t *a = arg;
+    for (int r = 0; r < a->engine->size; r++)
+        if (r != a->engine->rank && behind(arg, r))
+            return moved(a);
     return true;
 }
 
 static bool chunks_finished(void *arg)
 {
-    const need_t *n = arg;
-    const twi_engine_t *e = n->engine;
-    for (int home = 0; home < e->size; home++)
-        if (twi_load(&twi_engine_board(e, home)->finished) <
-            atomic_load_explicit(&e->chunk_end[home], memory_order_relaxed))
-            return moved(n);
-    return true;
+    const awaited_t *a = arg;
+    return twi_share_all_finished(a->engine) || moved(a);
 }
 
 static bool at_work(void *arg, int rank)
 {
-    const need_t *n = arg;
-    return atomic_load_explicit(&twi_engine_board(n->engine, rank)->doing, memory_order_relaxed) != 0;
+    const awaited_t *a = arg;
+    return atomic_load_explicit(&twi_engine_board(a->engine, rank)->doing, memory_order_relaxed) != 0;
 }
 
 /* Grows with everything the peers do; its changes restart the deadline for silence. */
 static uint64_t activity(void *arg)
 {
-    const need_t *n = arg;
+    const awaited_t *a = arg;
     uint64_t sum = 0;
-    for (int r = 0; r < n->engine->size; r++) {
-        const twi_board_t *board = twi_engine_board(n->engine, r);
+    for (int r = 0; r < a->engine->size; r++) {
+        const twi_board_t *board = twi_engine_board(a->engine, r);
         sum += twi_load(&board->ready) + twi_load(&board->done) + twi_load(&board->finished);
     }
     return sum;
 }
 
-/* True if some peer is in the middle of publishing the awaited round: it has entered the call. */
-static bool peers_entered(const need_t *n)
+/* True if no peer that is still missing stands at the very start of the awaited round: all of those have entered it. */
+static bool all_missing_have_entered(const awaited_t *a)
 {
-    for (int r = 0; r < n->engine->size; r++)
-        if (r != n->engine->rank && !peer_published(n, r) &&
-            twi_load(&twi_engine_board(n->engine, r)->ready) == (n->at.epoch >> TWI_TASK_STEP_BITS)
-                                                                    << TWI_TASK_STEP_BITS)
+    const uint64_t start = TWI_EPOCH(a->at.epoch >> TWI_TASK_STEP_BITS, 0);
+    for (int r = 0; r < a->engine->size; r++)
+        if (r != a->engine->rank && !peer_published(a, r) && twi_load(&twi_engine_board(a->engine, r)->ready) == start)
             return false;
     return true;
 }
 
-/* How far a peer is, for telling who holds up the others: least first. */
+/* How far a peer is, for telling who holds up the others: the one with the lowest. */
 static uint64_t position(void *arg, int rank)
 {
-    const need_t *n = arg;
-    const twi_board_t *board = twi_engine_board(n->engine, rank);
+    const awaited_t *a = arg;
+    const twi_board_t *board = twi_engine_board(a->engine, rank);
     return twi_load(&board->done) + twi_load(&board->ready);
 }
 
 static void describe(void *arg, char *text, size_t room)
 {
-    const need_t *n = arg;
-    (void)snprintf(text, room, "%s task %" PRIu64 " round %" PRIu32 " on rank %d", n->at.name, n->at.number,
-                   n->at.index, n->engine->rank);
+    const awaited_t *a = arg;
+    (void)snprintf(text, room, "%s task %" PRIu64 " round %" PRIu32 " on rank %d", a->at.name, a->at.number,
+                   a->at.index, a->engine->rank);
 }
 
-tw_status_t twi_engine_await(twi_engine_t *e, twi_need_t what, const twi_await_t *at)
+tw_status_t twi_engine_await(twi_engine_t *e, twi_need_t need, const twi_await_t *at)
 {
-    need_t need = {.engine = e, .at = *at};
-    twi_wait_t wait = {.arg = &need, .describe = describe, .position = position};
-    switch (what) {
+    awaited_t awaited = {.engine = e, .at = *at};
+    twi_wait_t wait = {.arg = &awaited, .describe = describe, .position = position};
+    switch (need) {
     case TWI_NEED_SLOTS:
         wait.ready = slot_is_free;
         wait.waits_for = holds_slot;
@@ -154,7 +148,7 @@ tw_status_t twi_engine_await(twi_engine_t *e, twi_need_t what, const twi_await_t
     default:
         wait.ready = peers_published;
         wait.waits_for = unpublished;
-        wait.progress = peers_entered(&need) ? activity : NULL;
+        wait.progress = all_missing_have_entered(&awaited) ? activity : NULL;
         break;
     }
     return twi_transport_wait(e->transport, &wait);
