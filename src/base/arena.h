@@ -12,19 +12,19 @@
 typedef struct twi_arena_block twi_arena_block_t;
 
 typedef struct twi_arena {
-    twi_arena_block_t *blocks; /* the first one has room, perhaps */
+    twi_arena_block_t *blocks; /* pieces are taken from the first one */
 } twi_arena_t;
 
 #define TWI_ARENA_ALIGN 128 /* two cache lines: processors fetch them in pairs */
 
-/* A piece for n items, so aligned; NULL: no memory, or sizes that do not fit any. */
+/* A piece for n items, aligned to TWI_ARENA_ALIGN; NULL: no memory, or sizes that do not fit any. */
 void *twi_arena_take(twi_arena_t *arena, size_t n, size_t item_bytes);
-/* The same, zeroed. */
+/* twi_arena_take, and the piece is zeroed. */
 void *twi_arena_zeroed(twi_arena_t *arena, size_t n, size_t item_bytes);
 
 /* All pieces are forgotten. One block as large as all of them stays, so that as much can be taken without malloc. */
 void twi_arena_clear(twi_arena_t *arena);
-/* Nothing stays. */
+/* All pieces are forgotten, and their memory is given back. */
 void twi_arena_drop(twi_arena_t *arena);
 
 #endif

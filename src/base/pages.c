@@ -8,7 +8,7 @@
 
 #define PAGE_BYTES ((size_t)4096)
 #define HUGE_BYTES ((size_t)2 << 20)
-#define HUGE_LEAST (HUGE_BYTES / 8) /* a buffer of so many bytes may have a huge page to itself */
+#define HUGE_LEAST (HUGE_BYTES / 8) /* a buffer of at least this many bytes may have a huge page to itself */
 
 void *twi_pages_map(size_t *bytes)
 {

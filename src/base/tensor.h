@@ -21,10 +21,10 @@
 /* Everything but the memory: device, dimensions, element size, sizes and strides. */
 tw_status_t twi_tensor_check_shape(const tw_tensor_t *tensor, const char *name);
 
-/* That, and memory that is there, aligned, and does not wrap around the address space. */
+/* The shape, and memory that is there, aligned, and does not wrap around the address space. */
 tw_status_t twi_tensor_check(const tw_tensor_t *tensor, const char *name);
 
-/* That, and no dimension of stride 0, along which elements would lie in one place. */
+/* twi_tensor_check, and no dimension of stride 0, along which elements would lie in one place. */
 tw_status_t twi_tensor_check_output(const tw_tensor_t *tensor, const char *name);
 
 /* The element type is one of `allowed`, a sum of TWI_DTYPE_BIT. */
@@ -76,7 +76,7 @@ void twi_tensor_copy_elements(char *dst, int64_t dst_step, const char *src, int6
 
 /* ---- Words ------------------------------------------------------------------------------------ */
 
-/* "(2, 3)" and "fp32": in `text` of `bytes`, or where it is known anyway. */
+/* "(2, 3)" and "fp32"; `text` of `bytes` is used where the answer is not a constant. */
 const char *twi_tensor_shape_text(const int64_t *shape, int ndim, char *text, size_t bytes);
 const char *twi_tensor_dtype_text(const tw_tensor_t *tensor, char *text, size_t bytes);
 const char *twi_dtype_text(uint32_t dtype); /* of an id of base/dtype.def that tensors can have */

@@ -11,7 +11,7 @@ typedef struct callback {
     void *user;
 } callback_t;
 
-/* Whether the caller's ranks are ours is for the caller of this to see in what comes back. */
+/* What comes back is not checked here: the check of the hellos does that. */
 static tw_status_t callback_allgather(twi_boot_t *boot, const void *in, void *out, size_t bytes)
 {
     callback_t *callback = (callback_t *)boot;

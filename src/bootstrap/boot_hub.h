@@ -50,7 +50,7 @@ typedef struct twi_boot_hub {
     uint8_t *data;        /* size * bytes */
     uint64_t deadline_ns; /* the earliest of all ranks */
     unsigned n_denied;
-    int other_rank; /* that came with another name; 0: none did */
+    int other_rank; /* the one that came with another name; 0: none did */
     char other_name[TW_NAME_MAX + 1];
     tw_status_t status; /* first failure */
     char text[TWI_BOOT_TEXT_MAX + 1];

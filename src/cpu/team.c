@@ -58,7 +58,7 @@ typedef struct worker {
     pthread_t thread;
     twi_team_t *team;
     int index;
-    int cpu; /* that it is bound to; -1: to none */
+    int cpu; /* the one it is bound to; -1: none */
 } worker_t;
 
 struct twi_team {
@@ -66,7 +66,7 @@ struct twi_team {
     int n_threads; /* started, at most n_workers - 1 */
     pid_t owner;   /* the process that has the threads */
     uint64_t spin_ns;
-    int free_cpu; /* that no worker is bound to, for the caller; -1: they are not bound */
+    int free_cpu; /* the CPU left to the caller; -1: workers are not bound */
     pthread_mutex_t callers;
 
     _Alignas(LINE_BYTES) _Atomic uint32_t job; /* number of the job and JOB_SLEEPERS */
@@ -128,7 +128,7 @@ static bool spin(_Atomic uint32_t *word, uint32_t bit, uint32_t value, bool equa
     return false;
 }
 
-/* The same, asleep, until it comes true. */
+/* Sleeps until the word apart from `bit` is `value` or is not, as `equal` says. */
 static void doze(_Atomic uint32_t *word, uint32_t bit, uint32_t value, bool equal)
 {
     uint32_t seen;

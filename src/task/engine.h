@@ -26,7 +26,7 @@ typedef struct twi_task {
     int canceller;
     uint32_t elem_bytes;
     uint64_t pitch;      /* see twi_round_t */
-    uint64_t steps;      /* that we stage in each round */
+    uint64_t steps;      /* how many we stage in each round */
     bool agreed;         /* the peers' entries have been compared with ours */
     const uint8_t *recv; /* to find tasks that write to the same memory */
     size_t recv_bytes;
@@ -67,13 +67,13 @@ struct twi_engine {
     uint64_t in_turn_until; /* rounds below this belong to tasks with in_turn: peers watch our `done` */
 
     uint64_t publish_task; /* first task that is not fully published */
-    uint64_t ready_round;  /* first round and step that is not published */
-    uint64_t ready_step;
+    uint64_t ready_round;  /* first round that is not fully published */
+    uint64_t ready_step;   /* first step of it that is not published */
 
     uint64_t done_task;          /* first task that is not complete */
-    _Atomic uint64_t tasks_done; /* the same, for other engines that wait at a gate (release, acquire) */
-    uint64_t done_round;         /* first round and step that is not complete */
-    uint64_t done_step;
+    _Atomic uint64_t tasks_done; /* done_task, for other engines that wait at a gate (release, acquire) */
+    uint64_t done_round;         /* first round that is not complete */
+    uint64_t done_step;          /* first step of it that is not complete */
 
     /* Staging slots: own ring position, and where each peer's next staged step will be. */
     size_t slot_bytes; /* payload */
@@ -166,7 +166,7 @@ tw_status_t twi_engine_round_done(twi_engine_t *engine);
 tw_status_t twi_engine_failed(twi_engine_t *engine, tw_status_t status);
 void twi_engine_pass_staged(twi_engine_t *engine);
 
-/* task_share.c: the same for a round that all ranks can reach. */
+/* task_share.c: twi_engine_complete_round for a round whose buffers all ranks can reach. */
 tw_status_t twi_share_complete(twi_engine_t *engine, const twi_round_t *round, twi_need_t *need_out);
 /* Whether every chunk of every rank's share has been run. Needs no lock. */
 bool twi_share_all_finished(const twi_engine_t *engine);

@@ -24,15 +24,15 @@
 /* ---- What peers see of a task ---- */
 
 typedef struct twi_entry {
-    uint64_t hash; /* of everything that all ranks must agree on */
-    uint64_t send; /* addresses in the owner's process */
-    uint64_t recv;
-    uint64_t send_window; /* offset in the owner's window + 1, or 0: private memory */
-    uint64_t recv_window;
-    uint64_t count;  /* elements of a block */
-    uint64_t stride; /* elements between blocks; never 0 */
-    uint64_t number; /* of the collective: every rank counts alike */
-    uint64_t first;  /* epoch of its first round */
+    uint64_t hash;        /* of everything that all ranks must agree on */
+    uint64_t send;        /* address in the owner's process */
+    uint64_t recv;        /* address in the owner's process */
+    uint64_t send_window; /* 1 + offset of send in the owner's window; 0: private memory */
+    uint64_t recv_window; /* 1 + offset of recv in the owner's window; 0: private memory */
+    uint64_t count;       /* elements of a block */
+    uint64_t stride;      /* elements between blocks; never 0 */
+    uint64_t number;      /* of the collective; every rank counts alike */
+    uint64_t first;       /* epoch of its first round */
     uint32_t dtype;
     uint32_t op;
     uint32_t command; /* tw_hccl_cmd_t */
@@ -69,9 +69,9 @@ typedef struct twi_round {
     twi_engine_t *engine;
     const struct twi_coll *coll;
     twi_window_t *const *windows;
-    size_t entry; /* offsets of the task's entry and arrays in every window */
-    size_t arrays;
-    int rank; /* ours */
+    size_t entry;  /* offset of the task's entry in every window */
+    size_t arrays; /* offset of its arrays in every window */
+    int rank;      /* ours */
     int size;
     uint32_t index; /* round of the task */
     uint32_t elem_bytes;

@@ -74,9 +74,9 @@ twi_slot_t *twi_stage_find(twi_engine_t *e, int rank, uint64_t tag)
 }
 
 /*
- * Room in a slot for each block. What every rank reads from every other is small only if all of it is:
- * beyond two ranks such contributions go into slots up to a size that shrinks with their number, and
- * are shared above it.
+ * Elements of each block that a slot has room for: one block for every rank if they are personal, else one for all.
+ * Eager ones of the second kind are limited to slot_bytes / ceil(size / 2), since every rank reads every slot: what is
+ * larger is shared.
  */
 uint64_t twi_stage_pitch(const twi_engine_t *e, const twi_task_args_t *args)
 {

@@ -117,7 +117,7 @@ static inline uint8_t *twi_transport_at(const twi_transport_t *t, int rank, size
     return t->windows[rank]->base + offset;
 }
 
-/* Where in our window some memory is, and 1 more; 0: it is not there. */
+/* 1 + the offset of some memory in our window; 0: it is not there. */
 static inline uint64_t twi_transport_place(const twi_transport_t *t, const void *address, size_t bytes)
 {
     const twi_window_t *own = t->windows[t->rank];
@@ -141,7 +141,7 @@ typedef struct twi_wait {
     /* A number that changes when a peer inside the call makes progress, or NULL: the peers have not
      * entered yet, and the longer deadline holds. */
     uint64_t (*progress)(void *arg);
-    uint64_t (*position)(void *arg, int rank);            /* how far a peer is: the last one is blamed for a timeout */
+    uint64_t (*position)(void *arg, int rank); /* grows as a peer gets on: the lowest is blamed for a timeout */
     void (*describe)(void *arg, char *text, size_t room); /* for messages: "all_reduce task 3 round 0" */
     void *arg;
     const char *lateness; /* what a late peer did not do; NULL: it did not enter the call, or made no progress */
@@ -157,10 +157,10 @@ tw_status_t twi_transport_wait(twi_transport_t *transport, const twi_wait_t *wai
 typedef struct twi_patience {
     uint64_t since_ns;
     uint64_t mark;
-    bool inside; /* they are inside the call */
+    bool inside; /* the peers are inside the call */
 } twi_patience_t;
 
-/* The same, but TW_IN_PROGRESS when the clock passes until_ns; 0: only looks. */
+/* twi_transport_wait, but TW_IN_PROGRESS when the clock passes until_ns; 0: only looks. */
 tw_status_t twi_transport_wait_until(twi_transport_t *transport, const twi_wait_t *wait, twi_patience_t *patience,
                                      uint64_t until_ns);
 
@@ -170,7 +170,7 @@ void twi_transport_fail(twi_transport_t *transport, uint32_t health, tw_status_t
 /* The health of a rank; if it is just changing, what it changes to (a dead rank's stays CHANGING). */
 uint32_t twi_transport_health(twi_transport_t *transport, int rank);
 
-/* ---- Peer memory ---- */
+/* ---- Processes ---- */
 
 /* Whether this process is a forked child of the rank: it shares the rank's memory but is not the rank. */
 static inline bool twi_transport_inherited(const twi_transport_t *t)

@@ -68,7 +68,7 @@ static what_t what(const twi_wait_t *w)
     return result;
 }
 
-/* Of the peers that we wait for, the one that is least far: the others may wait for it as we do. */
+/* Of the peers that we wait for, the one with the lowest position: the others may wait for it as we do. */
 static int most_behind(const twi_transport_t *t, const twi_wait_t *w)
 {
     int last = -1;
@@ -116,7 +116,7 @@ static tw_status_t news(twi_transport_t *t, const twi_wait_t *w)
     }
 }
 
-/* A peer that is stopped keeps those waiting whom we wait for: then it is the one to name. -1: none is. */
+/* A stopped peer holds up the ranks that we wait for as well: it is the one to blame. -1: none is stopped. */
 static int stopped_peer(const twi_transport_t *t)
 {
     for (int r = 0; r < t->size; r++)
