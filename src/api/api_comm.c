@@ -73,9 +73,8 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
 tw_status_t tw_comm_create(const tw_comm_args_t *user_args, tw_comm_t **comm_out)
 {
     tw_comm_args_t args;
-    TW_REQUIRE(user_args, "args is NULL");
+    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "args"));
     TW_REQUIRE(comm_out, "comm_out is NULL");
-    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "tw_comm_args_t"));
     TW_TRY(check_name(args.name));
     TW_REQUIRE(args.transport >= TW_TRANSPORT_AUTO && args.transport <= TW_TRANSPORT_SHM,
                "transport %d is not one of tw_transport_t", (int)args.transport);

@@ -104,8 +104,7 @@ static twi_api_product_args_t product_args(const tw_matmul_args_t *args)
 static tw_status_t check(const tw_matmul_args_t *user_args, twi_api_product_t *p)
 {
     tw_matmul_args_t args;
-    TW_REQUIRE(user_args, "args is NULL");
-    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "tw_matmul_args_t"));
+    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "args"));
     p->args = product_args(&args);
     TW_TRY(twi_api_product_operands(p));
     TW_TRY(check_counts(&args, p));

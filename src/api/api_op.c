@@ -239,7 +239,6 @@ static tw_status_t at_rest(const tw_op_t *op)
 tw_status_t twi_api_op_run(tw_comm_t *comm, twi_api_op_check_fn *check, const void *args)
 {
     TW_REQUIRE(comm, "comm is NULL");
-    TW_REQUIRE(args, "args is NULL");
     TW_TRY(twi_comm_no_session(comm, "comm"));
     TW_TRY(twi_comm_enter(comm));
     tw_op_t op = {.comm = comm, .memory = &comm->memory};
@@ -257,7 +256,6 @@ tw_status_t twi_api_op_run(tw_comm_t *comm, twi_api_op_check_fn *check, const vo
 tw_status_t twi_api_op_prepare(tw_comm_t *comm, twi_api_op_check_fn *check, const void *args, tw_op_t **op_out)
 {
     TW_REQUIRE(comm, "comm is NULL");
-    TW_REQUIRE(args, "args is NULL");
     TW_REQUIRE(op_out, "op_out is NULL");
     TW_TRY(twi_comm_enter(comm));
     const tw_status_t status = prepare(comm, check, args, op_out);

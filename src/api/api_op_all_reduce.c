@@ -130,7 +130,7 @@ static twi_api_product_args_t product_args(const tw_mm_all_reduce_args_t *args)
 static tw_status_t check_mm_all_reduce(tw_op_t *op, const void *user_args)
 {
     tw_mm_all_reduce_args_t args;
-    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "tw_mm_all_reduce_args_t"));
+    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "args"));
     TW_TRY(twi_api_op_check_rounds(args.rounds));
     twi_api_product_t *p = &op->product;
     p->args = product_args(&args);

@@ -152,7 +152,7 @@ static tw_status_t check_grouped(tw_op_t *op, const tw_gmm_alltoallv_args_t *arg
 static tw_status_t check_gmm_alltoallv(tw_op_t *op, const void *user_args)
 {
     tw_gmm_alltoallv_args_t args;
-    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "tw_gmm_alltoallv_args_t"));
+    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "args"));
     TW_TRY(check_grouped(op, &args, &combine_form));
     op->problem.kind = TWI_OP_GMM_ALLTOALLV;
     op->product_rows = op->product.problem.m;
@@ -163,7 +163,7 @@ static tw_status_t check_gmm_alltoallv(tw_op_t *op, const void *user_args)
 static tw_status_t check_alltoallv_gmm(tw_op_t *op, const void *user_args)
 {
     tw_alltoallv_gmm_args_t args;
-    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "tw_alltoallv_gmm_args_t"));
+    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "args"));
     const tw_gmm_alltoallv_args_t same = {
         .struct_size = sizeof same,
         .gmm_x = args.gmm_x,

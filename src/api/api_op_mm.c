@@ -39,7 +39,7 @@ static tw_status_t check_operands(twi_api_product_t *p)
 static tw_status_t check_mm_reduce_scatter(tw_op_t *op, const void *user_args)
 {
     tw_mm_reduce_scatter_args_t args;
-    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "tw_mm_reduce_scatter_args_t"));
+    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "args"));
     TW_TRY(twi_api_op_check_rounds(args.rounds));
     TW_REQUIRE(args.wire == TW_WIRE_OUT || args.wire == TW_WIRE_F32,
                "wire is %d, must be TW_WIRE_OUT (%d) or TW_WIRE_F32 (%d)", (int)args.wire, TW_WIRE_OUT, TW_WIRE_F32);
@@ -84,7 +84,7 @@ tw_status_t tw_mm_reduce_scatter_prepare(tw_comm_t *comm, const tw_mm_reduce_sca
 static tw_status_t check_all_gather_mm(tw_op_t *op, const void *user_args)
 {
     tw_all_gather_mm_args_t args;
-    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "tw_all_gather_mm_args_t"));
+    TW_TRY(twi_args_copy(&args, sizeof args, user_args, "args"));
     TW_TRY(twi_api_op_check_rounds(args.rounds));
     twi_api_product_t *p = &op->product;
     p->args = (twi_api_product_args_t){

@@ -13,8 +13,7 @@
 static tw_status_t check_args(const tw_weight_args_t *user_args, bool need_data, tw_weight_args_t *args_out,
                               twi_api_right_t *right_out)
 {
-    TW_REQUIRE(user_args, "args is NULL");
-    TW_TRY(twi_args_copy(args_out, sizeof *args_out, user_args, "tw_weight_args_t"));
+    TW_TRY(twi_args_copy(args_out, sizeof *args_out, user_args, "args"));
     const twi_api_right_args_t right = {
         .name = "x2",
         .left_name = "x1",

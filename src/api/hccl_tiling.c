@@ -58,8 +58,7 @@ tw_status_t tw_hccl_tiling(const tw_hccl_tiling_args_t *user_args, tw_hccl_init_
                            tw_hccl_cc_tiling_t *cc_out)
 {
     tw_hccl_tiling_args_t a;
-    TW_REQUIRE(user_args, "args is NULL");
-    TW_TRY(twi_args_copy(&a, sizeof a, user_args, "tw_hccl_tiling_args_t"));
+    TW_TRY(twi_args_copy(&a, sizeof a, user_args, "args"));
     TW_TRY(check(&a));
     if (init_out) {
         const init_tiling_t init = {.magic = INIT_MAGIC};

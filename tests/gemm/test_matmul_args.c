@@ -13,7 +13,7 @@ TEST(args_struct)
     CHECK_STATUS(tw_matmul(NULL, NULL), TW_ERR_ARGUMENT);
     CHECK_CONTAINS(tw_last_error(), "args is NULL");
     call.args.struct_size = 12;
-    CHECK_REFUSED(call, "tw_matmul_args_t.struct_size is 12");
+    CHECK_REFUSED(call, "args.struct_size is 12");
     call.args.struct_size = sizeof call.args;
     CHECK_ACCEPTED(call);
 }

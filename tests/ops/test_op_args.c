@@ -4,22 +4,22 @@
 
 /* ---- What all operators have ------------------------------------------------------------------- */
 
-#define REFUSED_NULLS(op, comm, args)                                                         \
-    do {                                                                                      \
-        tw_op_t *prepared = NULL;                                                             \
-        REFUSED(tw_##op(NULL, args), TW_ERR_ARGUMENT, "comm is NULL");                        \
-        REFUSED(tw_##op(comm, NULL), TW_ERR_ARGUMENT, "args is NULL");                        \
-        REFUSED(tw_##op##_prepare(NULL, args, &prepared), TW_ERR_ARGUMENT, "comm is NULL");   \
-        REFUSED(tw_##op##_prepare(comm, NULL, &prepared), TW_ERR_ARGUMENT, "args is NULL");   \
-        REFUSED(tw_##op##_prepare(comm, args, NULL), TW_ERR_ARGUMENT, "op_out is NULL");      \
-        (args)->struct_size = 12;                                                             \
-        REFUSED(tw_##op(comm, args), TW_ERR_ARGUMENT, "tw_" #op "_args_t.struct_size is 12"); \
-        (args)->struct_size = sizeof *(args);                                                 \
-        (args)->rounds = -2;                                                                  \
-        REFUSED(tw_##op(comm, args), TW_ERR_ARGUMENT, "rounds is -2, must be");               \
-        (args)->rounds = TW_ROUNDS_MAX + 1;                                                   \
-        REFUSED(tw_##op(comm, args), TW_ERR_ARGUMENT, "rounds is 4097, must be");             \
-        CHECK(prepared == NULL);                                                              \
+#define REFUSED_NULLS(op, comm, args)                                                       \
+    do {                                                                                    \
+        tw_op_t *prepared = NULL;                                                           \
+        REFUSED(tw_##op(NULL, args), TW_ERR_ARGUMENT, "comm is NULL");                      \
+        REFUSED(tw_##op(comm, NULL), TW_ERR_ARGUMENT, "args is NULL");                      \
+        REFUSED(tw_##op##_prepare(NULL, args, &prepared), TW_ERR_ARGUMENT, "comm is NULL"); \
+        REFUSED(tw_##op##_prepare(comm, NULL, &prepared), TW_ERR_ARGUMENT, "args is NULL"); \
+        REFUSED(tw_##op##_prepare(comm, args, NULL), TW_ERR_ARGUMENT, "op_out is NULL");    \
+        (args)->struct_size = 12;                                                           \
+        REFUSED(tw_##op(comm, args), TW_ERR_ARGUMENT, "args.struct_size is 12");            \
+        (args)->struct_size = sizeof *(args);                                               \
+        (args)->rounds = -2;                                                                \
+        REFUSED(tw_##op(comm, args), TW_ERR_ARGUMENT, "rounds is -2, must be");             \
+        (args)->rounds = TW_ROUNDS_MAX + 1;                                                 \
+        REFUSED(tw_##op(comm, args), TW_ERR_ARGUMENT, "rounds is 4097, must be");           \
+        CHECK(prepared == NULL);                                                            \
     } while (0)
 
 TEST_RANKS(nulls_and_rounds, "1")(tw_comm_t *comm)
