@@ -289,7 +289,7 @@ tw_status_t tw_comm_split(tw_comm_t *comm, int color, int key, const char *name,
 {
     TW_REQUIRE(comm, "comm is NULL");
     TW_REQUIRE(comm_out, "comm_out is NULL");
-    TW_REQUIRE(color >= -1, "color %d, must be -1 (none) or more", color);
+    TW_REQUIRE(color >= -1, "color is %d, must be -1 (none) or more", color);
     TW_TRY(check_name(name));
     TW_TRY(twi_comm_no_session(comm, "tw_comm_split"));
     wish_t wishes[TWI_RANKS_MAX];

@@ -84,7 +84,7 @@ tw_status_t tw_mem_peer(tw_comm_t *comm, const void *ptr, int rank, void **ptr_o
 {
     TW_REQUIRE(comm, "comm is NULL");
     TW_REQUIRE(ptr_out, "ptr_out is NULL");
-    TW_REQUIRE(rank >= 0 && rank < tw_comm_size(comm), "rank %d, must be 0..%d", rank, tw_comm_size(comm) - 1);
+    TW_REQUIRE(rank >= 0 && rank < tw_comm_size(comm), "rank is %d, must be 0..%d", rank, tw_comm_size(comm) - 1);
     const uintptr_t base = (uintptr_t)heap_base(comm);
     const uintptr_t at = (uintptr_t)ptr;
     TW_REQUIRE(at >= base && at - base < comm->transport->layout.heap_bytes, "ptr %p is not symmetric memory of '%s'",

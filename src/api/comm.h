@@ -57,7 +57,7 @@ tw_status_t twi_comm_allgather(tw_comm_t *comm, const void *in, void *out, size_
 tw_status_t twi_comm_space(tw_comm_t *comm, twi_gemm_space_t **space_out);
 void twi_comm_workers_end(tw_comm_t *comm);
 
-/* One product or operator at a time computes: TW_ERR_STATE while another thread does. */
+/* For products, operators and tw_trace_start, one at a time: TW_ERR_STATE while another thread is inside one. */
 tw_status_t twi_comm_enter(tw_comm_t *comm);
 void twi_comm_leave(tw_comm_t *comm);
 

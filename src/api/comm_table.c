@@ -66,7 +66,7 @@ tw_status_t tw_comm_find(const char *name, int rank, tw_comm_t **comm_out)
     TW_REQUIRE(comm_out, "comm_out is NULL");
     TW_REQUIRE(name[0] && strlen(name) <= TW_NAME_MAX, "name has %zu bytes, must have 1..%d", strlen(name),
                TW_NAME_MAX);
-    TW_REQUIRE(rank >= -1, "rank %d, must be -1 (the only one) or a rank", rank);
+    TW_REQUIRE(rank >= -1, "rank is %d, must be -1 (the only one) or a rank", rank);
     int found = 0;
     tw_comm_t *match = NULL;
     (void)pthread_mutex_lock(&table_lock);

@@ -15,7 +15,8 @@ tw_status_t twi_comm_space(tw_comm_t *comm, twi_gemm_space_t **space_out)
 tw_status_t twi_comm_enter(tw_comm_t *comm)
 {
     if (atomic_exchange(&comm->computing, true))
-        return twi_fail(TW_ERR_STATE, "comm: another thread computes a product on communicator '%s'",
+        return twi_fail(TW_ERR_STATE,
+                        "comm: another thread is inside a product, an operator or tw_trace_start on communicator '%s'",
                         tw_comm_name(comm));
     return TW_OK;
 }

@@ -95,7 +95,7 @@ TEST_RANKS(memory_arguments, "1,2")(tw_comm_t *comm)
     CHECK(ptr == NULL);
     CHECK_OK(tw_mem_alloc(comm, 128, &ptr));
     REFUSED(tw_mem_peer(comm, ptr, size, &peer), TW_ERR_ARGUMENT, "rank");
-    REFUSED(tw_mem_peer(comm, ptr, -1, &peer), TW_ERR_ARGUMENT, "rank -1");
+    REFUSED(tw_mem_peer(comm, ptr, -1, &peer), TW_ERR_ARGUMENT, "rank is -1");
     REFUSED(tw_mem_peer(comm, ptr, 0, NULL), TW_ERR_ARGUMENT, "ptr_out");
     REFUSED(tw_mem_peer(comm, &local, 0, &peer), TW_ERR_ARGUMENT, "ptr");
     REFUSED(tw_mem_peer(comm, NULL, 0, &peer), TW_ERR_ARGUMENT, "ptr");

@@ -108,7 +108,7 @@ TEST_RANKS(find, "1,3")(tw_comm_t *comm)
     tw_comm_t *found = NULL;
     REFUSED(tw_comm_find(NULL, 0, &found), TW_ERR_ARGUMENT, "name");
     REFUSED(tw_comm_find("x", 0, NULL), TW_ERR_ARGUMENT, "comm_out");
-    REFUSED(tw_comm_find("x", -2, &found), TW_ERR_ARGUMENT, "rank -2");
+    REFUSED(tw_comm_find("x", -2, &found), TW_ERR_ARGUMENT, "rank is -2");
     REFUSED(tw_comm_find("no such", -1, &found), TW_ERR_NOT_FOUND, "no such");
     REFUSED(tw_comm_find(tw_comm_name(comm), size, &found), TW_ERR_NOT_FOUND, tw_comm_name(comm));
     CHECK(found == NULL);

@@ -67,7 +67,7 @@ TEST_RANKS(split_arguments, "1,2")(tw_comm_t *comm)
     name[sizeof name - 1] = '\0';
     tw_comm_t *part = NULL;
     REFUSED(tw_comm_split(comm, 0, 0, NULL, NULL), TW_ERR_ARGUMENT, "comm_out");
-    REFUSED(tw_comm_split(comm, -2, 0, NULL, &part), TW_ERR_ARGUMENT, "color -2");
+    REFUSED(tw_comm_split(comm, -2, 0, NULL, &part), TW_ERR_ARGUMENT, "color is -2");
     REFUSED(tw_comm_split(comm, 0, 0, "", &part), TW_ERR_ARGUMENT, "name");
     REFUSED(tw_comm_split(comm, 0, 0, name, &part), TW_ERR_ARGUMENT, "name");
     REFUSED(tw_comm_split(comm, 0, 0, tw_comm_name(comm), &part), TW_ERR_EXISTS, tw_comm_name(comm));

@@ -608,7 +608,7 @@ TEST_RANKS(on_a_communicator, "1,3")(tw_comm_t *comm)
     }
     atomic_store(&comm->computing, true);
     CHECK_STATUS(tw_matmul(comm, &call.args), TW_ERR_STATE);
-    CHECK_CONTAINS(tw_last_error(), "another thread computes a product");
+    CHECK_CONTAINS(tw_last_error(), "another thread is inside");
     atomic_store(&comm->computing, false);
     call.args.x1 = NULL;
     CHECK_STATUS(tw_matmul(comm, &call.args), TW_ERR_ARGUMENT);

@@ -275,12 +275,12 @@ TEST_RANKS(another_thread_computes, "1")(tw_comm_t *comm)
     CHECK_OK(tw_mm_all_reduce_prepare(comm, &call.reduce, &op));
     CHECK_OK(tw_op_start(op));
     atomic_store(&comm->computing, true);
-    REFUSED(tw_mm_all_reduce(comm, &call.reduce), TW_ERR_STATE, "another thread computes");
-    REFUSED(tw_mm_all_reduce_prepare(comm, &call.reduce, &no), TW_ERR_STATE, "another thread computes");
-    REFUSED(tw_op_start(op), TW_ERR_STATE, "another thread computes");
-    REFUSED(tw_op_test(op), TW_ERR_STATE, "another thread computes");
-    REFUSED(tw_op_wait(op, 0), TW_ERR_STATE, "another thread computes");
-    REFUSED(tw_trace_start(comm, 1), TW_ERR_STATE, "another thread computes");
+    REFUSED(tw_mm_all_reduce(comm, &call.reduce), TW_ERR_STATE, "another thread is inside");
+    REFUSED(tw_mm_all_reduce_prepare(comm, &call.reduce, &no), TW_ERR_STATE, "another thread is inside");
+    REFUSED(tw_op_start(op), TW_ERR_STATE, "another thread is inside");
+    REFUSED(tw_op_test(op), TW_ERR_STATE, "another thread is inside");
+    REFUSED(tw_op_wait(op, 0), TW_ERR_STATE, "another thread is inside");
+    REFUSED(tw_trace_start(comm, 1), TW_ERR_STATE, "another thread is inside");
     atomic_store(&comm->computing, false);
     CHECK_OK(tw_op_wait(op, 0));
     check_all(&call.y, M * N, K);
