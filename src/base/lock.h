@@ -7,12 +7,8 @@
  * that is where a small message would lose a tenth of a microsecond. The price: a waiter may miss its
  * wake-up and then sleeps for up to TWI_LOCK_NAP_NS.
  */
-#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #define TWI_LOCK_NAP_NS 1000000
 

@@ -25,7 +25,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -35,11 +34,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/futex.h"
 #include "base/log.h"
 #include "cpu/cpu.h"
 #include "cpu/team.h"
@@ -83,25 +82,6 @@ static _Thread_local bool t_inside;
 
 /* ---- Waiting ---------------------------------------------------------------------------------- */
 
-static void pause_cpu(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
-{
-    (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
-}
-
-static void futex_wake(_Atomic uint32_t *word)
-{
-    (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-}
-
 /* True if the word apart from `bit` is `value`, acquired; *seen_out is all of it. */
 static bool word_is(_Atomic uint32_t *word, uint32_t bit, uint32_t value, uint32_t *seen_out)
 {
@@ -120,7 +100,7 @@ static bool spin(_Atomic uint32_t *word, uint32_t bit, uint32_t value, bool equa
     const uint64_t end = twi_now_ns() + spin_ns;
     do {
         for (int i = 0; i < SPINS_PER_CLOCK; i++) {
-            pause_cpu();
+            twi_pause();
             if (word_is(word, bit, value, &seen) == equal)
                 return true;
         }
@@ -136,7 +116,7 @@ static void doze(_Atomic uint32_t *word, uint32_t bit, uint32_t value, bool equa
         if ((seen & bit) == 0 && !atomic_compare_exchange_strong_explicit(word, &seen, seen | bit, memory_order_relaxed,
                                                                           memory_order_relaxed))
             continue;
-        futex_wait(word, seen | bit);
+        twi_futex_wait_private(word, seen | bit, TWI_FUTEX_NO_LIMIT);
     }
 }
 
@@ -168,7 +148,7 @@ static void *worker_main(void *arg)
             return NULL;
         team->fn(team->arg, self->index, team->n_workers);
         if (atomic_fetch_sub_explicit(&team->left, 1, memory_order_release) == (LEFT_SLEEPER | 1u)) /* L1 */
-            futex_wake(&team->left);
+            twi_futex_wake_private(&team->left, INT32_MAX);
     }
 }
 
@@ -180,7 +160,7 @@ static void hand_out(twi_team_t *team, twi_team_fn fn, void *arg)
     team->arg = arg;
     atomic_store_explicit(&team->left, (uint32_t)team->n_threads, memory_order_relaxed); /* published by J1 */
     if (atomic_exchange_explicit(&team->job, last + JOB_STEP, memory_order_release) & JOB_SLEEPERS) /* J1 */
-        futex_wake(&team->job);
+        twi_futex_wake_private(&team->job, INT32_MAX);
 }
 
 static void run_all_here(const twi_team_t *team, twi_team_fn fn, void *arg)

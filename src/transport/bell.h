@@ -20,24 +20,14 @@
  * all ranks can, B is membarrier(2), which makes every CPU that runs a rank execute a full barrier, and
  * F only keeps the compiler from reordering. Both forms are checked by tests/model/doorbell.pml.
  */
-#include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/futex.h"
 #include "transport/window.h"
-
-static inline void twi_pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 /* Asks for a line that will be written soon and that peers may hold a copy of. */
 static inline void twi_prefetch_write(const void *line)
@@ -47,17 +37,6 @@ static inline void twi_prefetch_write(const void *line)
 #else
     __builtin_prefetch(line, 1);
 #endif
-}
-
-static inline void twi_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
-{
-    const struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-    (void)syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
-}
-
-static inline void twi_futex_wake(_Atomic uint32_t *word)
-{
-    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
 /* Asks for membarrier from the sleepers of the other ranks; true if this process can take part. */
