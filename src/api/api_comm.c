@@ -48,7 +48,6 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
         .wish = args->transport != TW_TRANSPORT_AUTO ? args->transport : (tw_transport_t)config->transport,
         .board_bytes = twi_engine_board_bytes(boot->size),
         .stage_bytes = twi_engine_stage_bytes(),
-        .slots = twi_engine_slots(),
         .ops_board_bytes = twi_ops_board_bytes(),
         .ops_bytes = config->fuse_bytes,
         .window_bytes = or_default(args->window_bytes, config->window_bytes),

@@ -149,7 +149,6 @@ typedef struct twi_task_args {
 /* Sizes that every rank must plan its window with. */
 size_t twi_engine_board_bytes(int size);
 size_t twi_engine_stage_bytes(void);
-uint64_t twi_engine_slots(void); /* stands for both slot sizes */
 
 tw_status_t twi_engine_create(twi_transport_t *transport, twi_engine_t **engine_out);
 /* NULL is fine. Tells the peers that we left; the transport is closed afterwards. */

@@ -30,11 +30,6 @@ size_t twi_engine_stage_bytes(void)
     return eager > stage ? eager : stage;
 }
 
-uint64_t twi_engine_slots(void)
-{
-    return twi_config()->eager_bytes << 32 ^ twi_config()->stage_bytes;
-}
-
 tw_status_t twi_stage_init(twi_engine_t *e)
 {
     e->must_stage = e->transport->reach == TWI_REACH_NONE && e->size > 1;

@@ -9,6 +9,7 @@
 #include "transport/transport.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@
 #include "transport/shm/shm.h"
 
 #define HELLO_MAGIC 0x74776831u /* "twh1" */
-#define HELLO_VERSION 1u
+#define HELLO_VERSION 2u
 #define SPIN_ALONE_NS 50000u /* with a CPU for every rank */
 
 typedef struct vote {
@@ -92,9 +93,10 @@ static void fill_hello(const twi_transport_t *t, const twi_transport_args_t *arg
         .remote_barrier = (uint32_t)twi_bell_register(),
         .board_bytes = args->board_bytes,
         .stage_bytes = args->stage_bytes,
-        .slots = args->slots,
         .ops_bytes = args->ops_bytes,
         .window_bytes = args->window_bytes,
+        .eager_slot_bytes = twi_config()->eager_bytes,
+        .stage_slot_bytes = twi_config()->stage_bytes,
     };
     read_boot_id(hello->boot_id);
     cpu_set_t set;
@@ -105,6 +107,22 @@ static void fill_hello(const twi_transport_t *t, const twi_transport_args_t *arg
 }
 
 /* ---- After the hello: every rank checks the same facts in the same order ---- */
+
+static tw_status_t check_size(const char *name, uint64_t first, uint64_t size, int rank)
+{
+    TW_REQUIRE(size == first, "%s: rank 0 says %" PRIu64 ", rank %d says %" PRIu64, name, first, rank, size);
+    return TW_OK;
+}
+
+static tw_status_t check_sizes(const twi_hello_t *first, const twi_hello_t *h, int rank)
+{
+    TW_TRY(check_size("window_bytes", first->window_bytes, h->window_bytes, rank));
+    TW_TRY(check_size("TILEWIRE_EAGER_BYTES", first->eager_slot_bytes, h->eager_slot_bytes, rank));
+    TW_TRY(check_size("TILEWIRE_STAGE_BYTES", first->stage_slot_bytes, h->stage_slot_bytes, rank));
+    TW_TRY(check_size("TILEWIRE_FUSE_BYTES", first->ops_bytes, h->ops_bytes, rank));
+    TW_TRY(check_size("staging memory", first->stage_bytes, h->stage_bytes, rank));
+    return check_size("task board", first->board_bytes, h->board_bytes, rank);
+}
 
 static tw_status_t check_one(const twi_hello_t *hellos, int size, int rank)
 {
@@ -119,12 +137,7 @@ static tw_status_t check_one(const twi_hello_t *hellos, int size, int rank)
     TW_REQUIRE(memcmp(h->name, first->name, sizeof h->name) == 0, "name: rank 0 says '%s', rank %d says '%.127s'",
                first->name, rank, h->name);
     TW_REQUIRE(h->wish == first->wish, "transport: rank 0 asks for %d, rank %d for %d", first->wish, rank, h->wish);
-    TW_REQUIRE(h->window_bytes == first->window_bytes, "window_bytes: rank 0 says %llu, rank %d says %llu",
-               (unsigned long long)first->window_bytes, rank, (unsigned long long)h->window_bytes);
-    TW_REQUIRE(h->board_bytes == first->board_bytes && h->stage_bytes == first->stage_bytes && h->slots == first->slots,
-               "TILEWIRE_EAGER_BYTES or TILEWIRE_STAGE_BYTES differ between rank 0 and rank %d", rank);
-    TW_REQUIRE(h->ops_bytes == first->ops_bytes, "TILEWIRE_FUSE_BYTES differs between rank 0 and rank %d", rank);
-    return TW_OK;
+    return check_sizes(first, h, rank);
 }
 
 static tw_status_t check_hellos(const twi_hello_t *hellos, int size)

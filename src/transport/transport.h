@@ -62,9 +62,10 @@ struct twi_hello {
     uint64_t window;                  /* address of the twi_window_t, for ranks of the same process */
     uint64_t board_bytes;
     uint64_t stage_bytes;
-    uint64_t slots; /* how the task layer divides the staging memory */
     uint64_t ops_bytes;
     uint64_t window_bytes;
+    uint64_t eager_slot_bytes; /* the settings by which the task layer divides the staging memory */
+    uint64_t stage_slot_bytes;
     uint64_t cpus[16]; /* affinity mask, to tell whether there are more ranks than CPUs */
     char name[TW_NAME_MAX + 1];
     char reason[256]; /* if status is a failure */
@@ -96,7 +97,6 @@ typedef struct twi_transport_args {
     tw_transport_t wish;
     size_t board_bytes;
     size_t stage_bytes;
-    uint64_t slots; /* must be equal on all ranks, like the sizes */
     size_t ops_board_bytes;
     size_t ops_bytes;
     size_t window_bytes;

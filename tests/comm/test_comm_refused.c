@@ -242,17 +242,29 @@ TEST(world_too_large)
 }
 
 /* Slots of different sizes lie at different places: the ranks must agree on them, and find out. */
-static void other_slots(int rank, void *arg)
+static void other_size(int rank, void *arg)
 {
-    (void)arg;
-    CHECK_EQ(setenv("TILEWIRE_EAGER_BYTES", rank == 1 ? "4K" : "8K", 1), 0);
+    const char *name = arg;
+    char sentence[128];
+    CHECK_EQ(setenv(name, rank == 1 ? "4K" : "8K", 1), 0);
     tw_comm_args_t args = callback_args(rank, 2);
     tw_comm_t *comm = NULL;
     CHECK_STATUS(tw_comm_create(&args, &comm), TW_ERR_ARGUMENT);
-    CHECK_CONTAINS(tw_last_error(), "TILEWIRE_EAGER_BYTES");
+    (void)snprintf(sentence, sizeof sentence, "%s: rank 0 says 8192, rank 1 says 4096", name);
+    CHECK_CONTAINS(tw_last_error(), sentence);
 }
 
-TEST(slot_sizes_differ)
+TEST(eager_sizes_differ)
 {
-    ranks_run_on(TW_TRANSPORT_SHM, 2, other_slots, NULL);
+    ranks_run_on(TW_TRANSPORT_SHM, 2, other_size, "TILEWIRE_EAGER_BYTES");
+}
+
+TEST(stage_sizes_differ)
+{
+    ranks_run_on(TW_TRANSPORT_SHM, 2, other_size, "TILEWIRE_STAGE_BYTES");
+}
+
+TEST(fuse_sizes_differ)
+{
+    ranks_run_on(TW_TRANSPORT_SHM, 2, other_size, "TILEWIRE_FUSE_BYTES");
 }
