@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of settings: parsing, defaults and display, one parse_TYPE and one show_TYPE for each
- * type of config.def. Nothing here reads the environment (base/init.c does) and nothing keeps state
- * except the display texts, which are made once.
+ * The table of settings: parsing, defaults and display, one type_TYPE for each type of config.def.
+ * Nothing here reads the environment (base/init.c does) and nothing keeps state except the display
+ * texts, which are made once.
  */
 #include "base/config.h"
 
@@ -18,8 +18,9 @@
 #include "base/status.h"
 
 #define TIME_MAX_NS (UINT64_MAX / 4) /* now + time never overflows */
-#define NAME_MAX_BYTES 32
 #define SHOWN_MAX 32
+#define WORDS_MAX 128
+#define HELP_MAX 256
 
 typedef struct word {
     const char *text;
@@ -72,19 +73,18 @@ static bool parse_amount(const unit_t *units, uint64_t limit, const char *text, 
     return false;
 }
 
-static bool parse_TEXT(const char *text, void *field)
+static bool parse_text(const char *text, void *field)
 {
     *(const char **)field = text;
     return true;
 }
-#define parse_SECRET parse_TEXT
 
-static bool parse_LOG(const char *text, void *field)
+static bool parse_log(const char *text, void *field)
 {
-    return twi_log_spec_ok(text) && parse_TEXT(text, field);
+    return twi_log_spec_ok(text) && parse_text(text, field);
 }
 
-static bool parse_INT(const char *text, void *field)
+static bool parse_int(const char *text, void *field)
 {
     const char *digits = text + (*text == '-');
     if (*digits < '0' || *digits > '9')
@@ -98,7 +98,7 @@ static bool parse_INT(const char *text, void *field)
     return true;
 }
 
-static bool parse_BYTES(const char *text, void *field)
+static bool parse_bytes(const char *text, void *field)
 {
     uint64_t value;
     if (!parse_amount(byte_units, SIZE_MAX / 2, text, &value))
@@ -107,7 +107,7 @@ static bool parse_BYTES(const char *text, void *field)
     return true;
 }
 
-static bool parse_TIME(const char *text, void *field)
+static bool parse_time(const char *text, void *field)
 {
     uint64_t value;
     if (!parse_amount(time_units, TIME_MAX_NS, text, &value) || value == 0)
@@ -116,35 +116,13 @@ static bool parse_TIME(const char *text, void *field)
     return true;
 }
 
-static bool parse_BOOL(const char *text, void *field)
+static bool parse_bool(const char *text, void *field)
 {
     int value;
     if (!parse_word(bool_words, text, &value))
         return false;
     *(bool *)field = value != 0;
     return true;
-}
-
-static bool parse_ISA(const char *text, void *field)
-{
-    return parse_word(isa_words, text, field);
-}
-
-static bool parse_TRANSPORT(const char *text, void *field)
-{
-    return parse_word(transport_words, text, field);
-}
-
-static bool parse_PROFILE(const char *text, void *field)
-{
-    return parse_word(profile_words, text, field);
-}
-
-static const char *show_word(const word_t *words, int value)
-{
-    while (words->text != NULL && words->value != value)
-        words++;
-    return words->text != NULL ? words->text : "?";
 }
 
 static const char *show_amount(const unit_t *units, uint64_t value, char *buffer)
@@ -158,110 +136,135 @@ static const char *show_amount(const unit_t *units, uint64_t value, char *buffer
     return buffer;
 }
 
-static const char *show_TEXT(const void *field, char *buffer)
+static const char *show_text(const void *field, char *buffer)
 {
     (void)buffer;
     return *(const char *const *)field;
 }
-#define show_LOG show_TEXT
 
-static const char *show_SECRET(const void *field, char *buffer)
+static const char *show_secret(const void *field, char *buffer)
 {
-    return show_TEXT(field, buffer)[0] != '\0' ? "set" : "not set";
+    return show_text(field, buffer)[0] != '\0' ? "set" : "not set";
 }
 
-static const char *show_INT(const void *field, char *buffer)
+static const char *show_int(const void *field, char *buffer)
 {
     (void)snprintf(buffer, SHOWN_MAX, "%" PRId64, *(const int64_t *)field);
     return buffer;
 }
 
-static const char *show_BYTES(const void *field, char *buffer)
+static const char *show_bytes(const void *field, char *buffer)
 {
     return show_amount(byte_units, *(const uint64_t *)field, buffer);
 }
 
-static const char *show_TIME(const void *field, char *buffer)
+static const char *show_time(const void *field, char *buffer)
 {
     return show_amount(time_units, *(const uint64_t *)field, buffer);
 }
 
-static const char *show_BOOL(const void *field, char *buffer)
+static const char *show_bool(const void *field, char *buffer)
 {
     (void)buffer;
     return *(const bool *)field ? "1" : "0";
 }
 
-static const char *show_ISA(const void *field, char *buffer)
+/* ---- Types ---- */
+
+typedef struct type {
+    const char *expected; /* in messages */
+    bool (*parse)(const char *text, void *field);
+    const char *(*show)(const void *field, char *buffer);
+    const word_t *words; /* of an int that has names, and none of the above; else NULL */
+    bool is_text;
+} type_t;
+
+static const type_t type_SECRET = {"text", parse_text, show_secret, NULL, true};
+static const type_t type_LOG = {"none|error|warn|info|debug|trace[,component:level...]", parse_log, show_text, NULL,
+                                true};
+static const type_t type_INT = {"a whole number", parse_int, show_int, NULL, false};
+static const type_t type_BYTES = {"bytes such as 4096, 64K, 1M or 2G", parse_bytes, show_bytes, NULL, false};
+static const type_t type_TIME = {"a time above 0 such as 100ms, 60s or 30min", parse_time, show_time, NULL, false};
+static const type_t type_BOOL = {"0 or 1", parse_bool, show_bool, NULL, false};
+static const type_t type_ISA = {.words = isa_words};
+static const type_t type_TRANSPORT = {.words = transport_words};
+static const type_t type_PROFILE = {.words = profile_words};
+
+static bool parse(const type_t *type, const char *text, void *field)
 {
-    (void)buffer;
-    return show_word(isa_words, *(const int *)field);
+    return type->words ? parse_word(type->words, text, field) : type->parse(text, field);
 }
 
-static const char *show_TRANSPORT(const void *field, char *buffer)
+static const char *show(const type_t *type, const void *field, char *buffer)
 {
-    (void)buffer;
-    return show_word(transport_words, *(const int *)field);
+    if (!type->words)
+        return type->show(field, buffer);
+    for (const word_t *word = type->words; word->text != NULL; word++)
+        if (word->value == *(const int *)field)
+            return word->text;
+    return "?";
 }
 
-static const char *show_PROFILE(const void *field, char *buffer)
+/* "none|a2|a3" */
+static void list_words(const word_t *words, char *text, size_t room)
 {
-    (void)buffer;
-    return show_word(profile_words, *(const int *)field);
+    size_t at = 0;
+    for (; words->text != NULL && at < room; words++)
+        at += (size_t)snprintf(text + at, room - at, "%s%s", at > 0 ? "|" : "", words->text);
 }
 
-#define expected_TEXT "text"
-#define expected_SECRET "text"
-#define expected_LOG "none|error|warn|info|debug|trace[,component:level...]"
-#define expected_INT "a whole number"
-#define expected_BYTES "bytes such as 4096, 64K, 1M or 2G"
-#define expected_TIME "a time above 0 such as 100ms, 60s or 30min"
-#define expected_BOOL "0 or 1"
-#define expected_ISA "portable, avx2, avx512, avx512bf16 or amx"
-#define expected_TRANSPORT "auto, threads or shm"
-#define expected_PROFILE "none, a2 or a3"
+/* ---- Rows ---- */
 
 typedef struct row {
     const char *full_name; /* with TILEWIRE_ */
     const char *name;
+    const type_t *type;
     const char *preset;
     const char *help;
-    const char *expected;
     size_t offset;
-    bool (*parse)(const char *text, void *field);
-    const char *(*show)(const void *field, char *buffer);
+    bool bounded; /* an INT that means something only from low to high */
+    int64_t low, high;
 } row_t;
 
 static const row_t rows[] = {
 #define TW_CONFIG(field, name, type, preset, help) \
-    {"TILEWIRE_" name, name, preset, help, expected_##type, offsetof(twi_config_t, field), parse_##type, show_##type},
+    {"TILEWIRE_" name, name, &type_##type, preset, help, offsetof(twi_config_t, field), false, 0, 0},
+#define TW_CONFIG_INT(field, name, preset, low, high, help) \
+    {"TILEWIRE_" name, name, &type_INT, preset, help, offsetof(twi_config_t, field), true, low, high},
 #include "base/config.def"
-#undef TW_CONFIG
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
-/* Whole numbers that mean something only within bounds. */
-static const struct range {
+typedef struct other {
     const char *name;
-    int64_t low, high;
-} ranges[] = {{"THREADS", 0, 4096}, {"PORT", 0, 65535}, {"LISTEN_FD", -1, INT_MAX}, {"SPIN", -1, 1000000}};
+    const char *reader;
+} other_t;
 
-/* The range that a value is not in; NULL: there is none, or it is. */
-static const struct range *range_left(const row_t *row, const void *field)
+static const other_t others[] = {
+#define TW_CONFIG_OTHER(name, reader) {name, reader},
+#include "base/config.def"
+};
+
+static const other_t *find_other(const char *name)
 {
-    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
-        if (strcmp(ranges[i].name, row->name) == 0) {
-            const int64_t value = *(const int64_t *)field;
-            return value >= ranges[i].low && value <= ranges[i].high ? NULL : &ranges[i];
-        }
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        if (strcmp(others[i].name, name) == 0)
+            return &others[i];
     }
     return NULL;
 }
 
-/* Levenshtein distance; both texts are shorter than NAME_MAX_BYTES. */
+bool twi_config_is_other(const char *name)
+{
+    return find_other(name) != NULL;
+}
+
+/* ---- Unknown names ---- */
+
+/* Levenshtein distance; both texts are shorter than TWI_CONFIG_NAME_MAX. */
 static unsigned distance(const char *a, const char *b)
 {
-    unsigned line[NAME_MAX_BYTES + 1];
+    unsigned line[TWI_CONFIG_NAME_MAX + 1];
     const size_t n = strlen(b);
     for (size_t j = 0; j <= n; j++)
         line[j] = (unsigned)j;
@@ -278,25 +281,37 @@ static unsigned distance(const char *a, const char *b)
     return line[n];
 }
 
+/* Keeps the nearer one of `best` and `candidate`. */
+static void consider(const char *name, const char *candidate, const char **best)
+{
+    if (*best == NULL || distance(name, candidate) < distance(name, *best))
+        *best = candidate;
+}
+
 /* One that is near enough to be meant; NULL: none. */
 static const char *closest_name(const char *name)
 {
-    char head[NAME_MAX_BYTES];
+    char head[TWI_CONFIG_NAME_MAX];
+    const char *best = NULL;
     (void)snprintf(head, sizeof head, "%s", name);
-    const row_t *best = &rows[0];
-    for (unsigned i = 1; i < N_ROWS; i++) {
-        if (distance(head, rows[i].name) < distance(head, best->name))
-            best = &rows[i];
-    }
-    return 2 * distance(head, best->name) <= strlen(head) ? best->name : NULL;
+    for (unsigned i = 0; i < N_ROWS; i++)
+        consider(head, rows[i].name, &best);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        consider(head, others[i].name, &best);
+    return 2 * distance(head, best) <= strlen(head) ? best : NULL;
 }
 
 static tw_status_t unknown(const char *name)
 {
+    const other_t *other = find_other(name);
+    if (other)
+        return twi_fail(TW_ERR_NOT_FOUND, "setting %s belongs to %s, not to the library", name, other->reader);
     const char *closest = closest_name(name);
     return twi_fail(TW_ERR_NOT_FOUND, "setting %.64s is unknown%s%s", name, closest ? "; the closest is " : "",
                     closest ? closest : "");
 }
+
+/* ---- Setting ---- */
 
 static const row_t *find_row(const char *name)
 {
@@ -307,6 +322,21 @@ static const row_t *find_row(const char *name)
     return NULL;
 }
 
+static tw_status_t malformed(const row_t *row, const char *value)
+{
+    char words[WORDS_MAX];
+    if (row->type->words)
+        list_words(row->type->words, words, sizeof words);
+    return twi_fail(TW_ERR_ARGUMENT, "setting %s has the value \"%.64s\"; expected %s", row->name, value,
+                    row->type->words ? words : row->type->expected);
+}
+
+static tw_status_t out_of_bounds(const row_t *row, const char *value)
+{
+    return twi_fail(TW_ERR_ARGUMENT, "setting %s has the value \"%.64s\"; expected %s from %" PRId64 " to %" PRId64,
+                    row->name, value, row->type->expected, row->low, row->high);
+}
+
 tw_status_t twi_config_set(twi_config_t *config, const char *name, const char *value)
 {
     const row_t *row = find_row(name);
@@ -314,13 +344,10 @@ tw_status_t twi_config_set(twi_config_t *config, const char *name, const char *v
         return unknown(name);
     twi_config_t changed = *config;
     void *field = (char *)&changed + row->offset;
-    if (!row->parse(value, field))
-        return twi_fail(TW_ERR_ARGUMENT, "setting %s has the value \"%.64s\"; expected %s", row->name, value,
-                        row->expected);
-    const struct range *left = range_left(row, field);
-    if (left)
-        return twi_fail(TW_ERR_ARGUMENT, "setting %s has the value \"%.64s\"; expected %s from %" PRId64 " to %" PRId64,
-                        row->name, value, row->expected, left->low, left->high);
+    if (!parse(row->type, value, field))
+        return malformed(row, value);
+    if (row->bounded && (*(const int64_t *)field < row->low || *(const int64_t *)field > row->high))
+        return out_of_bounds(row, value);
     *config = changed;
     return TW_OK;
 }
@@ -329,18 +356,47 @@ void twi_config_defaults(twi_config_t *config)
 {
     memset(config, 0, sizeof *config);
     for (unsigned i = 0; i < N_ROWS; i++)
-        (void)rows[i].parse(rows[i].preset, (char *)config + rows[i].offset);
+        (void)parse(rows[i].type, rows[i].preset, (char *)config + rows[i].offset);
 }
 
+bool twi_config_keep_texts(twi_config_t *config)
+{
+    bool ok = true;
+    for (unsigned i = 0; i < N_ROWS; i++) {
+        const char **text = (const char **)(void *)((char *)config + rows[i].offset);
+        const char *copy = rows[i].type->is_text ? strdup(*text) : NULL;
+        if (copy != NULL)
+            *text = copy;
+        ok = ok && (copy != NULL || !rows[i].type->is_text);
+    }
+    return ok;
+}
+
+/* ---- For tw_info ---- */
+
 static pthread_once_t shown_once = PTHREAD_ONCE_INIT;
-static const char *shown[N_ROWS];
-static char shown_buffers[N_ROWS][SHOWN_MAX];
+static tw_info_row_t shown[N_ROWS];
+static char shown_values[N_ROWS][SHOWN_MAX];
+static char shown_helps[N_ROWS][HELP_MAX]; /* of rows with words */
+
+static const char *help_of(const row_t *row, char *buffer)
+{
+    char words[WORDS_MAX];
+    if (!row->type->words)
+        return row->help;
+    list_words(row->type->words, words, sizeof words);
+    (void)snprintf(buffer, HELP_MAX, "%s: %s", row->help, words);
+    return buffer;
+}
 
 static void make_shown(void)
 {
     const char *config = (const char *)twi_config();
     for (unsigned i = 0; i < N_ROWS; i++)
-        shown[i] = rows[i].show(config + rows[i].offset, shown_buffers[i]);
+        shown[i] = (tw_info_row_t){.section = "config",
+                                   .name = rows[i].full_name,
+                                   .value = show(rows[i].type, config + rows[i].offset, shown_values[i]),
+                                   .help = help_of(&rows[i], shown_helps[i])};
 }
 
 bool twi_config_row(unsigned index, tw_info_row_t *row_out)
@@ -348,7 +404,6 @@ bool twi_config_row(unsigned index, tw_info_row_t *row_out)
     if (index >= N_ROWS)
         return false;
     (void)pthread_once(&shown_once, make_shown);
-    *row_out = (tw_info_row_t){
-        .section = "config", .name = rows[index].full_name, .value = shown[index], .help = rows[index].help};
+    *row_out = shown[index];
     return true;
 }

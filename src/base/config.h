@@ -6,21 +6,21 @@
 #include <stdint.h>
 #include <tilewire/tilewire.h>
 
-typedef const char *twi_config_TEXT_t;
+#define TWI_CONFIG_NAME_MAX 64 /* longest name of a setting, with its NUL */
+
 typedef const char *twi_config_SECRET_t;
 typedef const char *twi_config_LOG_t;
 typedef int64_t twi_config_INT_t;
 typedef uint64_t twi_config_BYTES_t;
 typedef uint64_t twi_config_TIME_t; /* nanoseconds */
 typedef bool twi_config_BOOL_t;
-typedef int twi_config_ISA_t;       /* twi_isa_t, index into its word list */
+typedef int twi_config_ISA_t;       /* twi_isa_t */
 typedef int twi_config_TRANSPORT_t; /* tw_transport_t */
 typedef int twi_config_PROFILE_t;   /* 0 none, 2 a2, 3 a3 */
 
 typedef struct twi_config {
 #define TW_CONFIG(field, name, type, preset, help) twi_config_##type##_t field;
 #include "base/config.def"
-#undef TW_CONFIG
 } twi_config_t;
 
 /* The settings in force; initialises the library with defaults on first use. Never NULL. */
@@ -38,5 +38,11 @@ tw_status_t twi_config_set(twi_config_t *config, const char *name, const char *v
 
 /* Fills in every default. */
 void twi_config_defaults(twi_config_t *config);
+
+/* Replaces every string by a copy that lives for good; false if some stays the caller's for want of memory. */
+bool twi_config_keep_texts(twi_config_t *config);
+
+/* Whether some other part reads a variable of this name, without prefix. */
+bool twi_config_is_other(const char *name);
 
 #endif

@@ -19,17 +19,12 @@
 #include "base/status.h"
 
 #define PREFIX "TILEWIRE_"
-#define NAME_MAX_BYTES 64
 #define WARNINGS_MAX 8
 
 typedef struct warnings {
     int n;
     char text[WARNINGS_MAX][TWI_ERROR_MAX];
 } warnings_t;
-
-/* Variables with our prefix that are not settings of the library. */
-static const char *const foreign_names[] = {"SEEDS", "LIBRARY",  "WEIGHT_CACHE", "RESULT_CACHE",
-                                            "PLANS", "NPU_NAME", "NPU_COUNT"};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static twi_config_t the_config;
@@ -42,48 +37,11 @@ static void warn_later(warnings_t *warnings, const char *name)
                        PREFIX, name, tw_last_error());
 }
 
-static bool is_foreign(const char *name)
-{
-    for (size_t i = 0; i < sizeof foreign_names / sizeof foreign_names[0]; i++) {
-        if (strcmp(name, foreign_names[i]) == 0)
-            return true;
-    }
-    return false;
-}
-
-static bool keep_text(const char **text)
-{
-    const char *copy = strdup(*text);
-    if (copy != NULL)
-        *text = copy;
-    return copy != NULL;
-}
-#define keep_TEXT(field) keep_text(field)
-#define keep_SECRET(field) keep_text(field)
-#define keep_LOG(field) keep_text(field)
-#define keep_INT(field) true
-#define keep_BYTES(field) true
-#define keep_TIME(field) true
-#define keep_BOOL(field) true
-#define keep_ISA(field) true
-#define keep_TRANSPORT(field) true
-#define keep_PROFILE(field) true
-
-/* Texts refer to the environment or to the caller's strings until here; copies live for good. */
-static bool keep_texts(twi_config_t *config)
-{
-    bool ok = true;
-#define TW_CONFIG(field, name, type, preset, help) ok = keep_##type(&config->field) && ok;
-#include "base/config.def"
-#undef TW_CONFIG
-    return ok;
-}
-
 /* False if there is no '=' or the name is too long to be one of ours. */
 static bool split_name(const char *pair, char *name_out, const char **value_out)
 {
     const size_t length = strcspn(pair, "=");
-    if (pair[length] == '\0' || length >= NAME_MAX_BYTES)
+    if (pair[length] == '\0' || length >= TWI_CONFIG_NAME_MAX)
         return false;
     memcpy(name_out, pair, length);
     name_out[length] = '\0';
@@ -95,11 +53,13 @@ static bool split_name(const char *pair, char *name_out, const char **value_out)
 static void read_environment(twi_config_t *config, warnings_t *warnings)
 {
     for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
-        char name[NAME_MAX_BYTES];
+        char name[TWI_CONFIG_NAME_MAX];
         const char *value;
         if (strncmp(*entry, PREFIX, strlen(PREFIX)) != 0 || !split_name(*entry + strlen(PREFIX), name, &value))
             continue;
-        if (value[0] != '\0' && !is_foreign(name) && twi_config_set(config, name, value) != TW_OK)
+        if (value[0] == '\0' || twi_config_is_other(name))
+            continue;
+        if (twi_config_set(config, name, value) != TW_OK)
             warn_later(warnings, name);
     }
 }
@@ -107,7 +67,7 @@ static void read_environment(twi_config_t *config, warnings_t *warnings)
 static tw_status_t read_settings(twi_config_t *config, const char *const *settings)
 {
     for (size_t i = 0; settings != NULL && settings[i] != NULL; i++) {
-        char name[NAME_MAX_BYTES];
+        char name[TWI_CONFIG_NAME_MAX];
         const char *value;
         TW_REQUIRE(split_name(settings[i], name, &value), "args.settings[%zu] is not of the form NAME=value", i);
         const tw_status_t status = twi_config_set(config, name, value);
@@ -130,7 +90,8 @@ static tw_status_t initialise(const tw_init_args_t *args, warnings_t *warnings)
     twi_config_defaults(&config);
     read_environment(&config, warnings);
     TW_TRY(read_settings(&config, args->settings));
-    if (!keep_texts(&config) && args->settings != NULL)
+    /* texts refer to the environment or to the caller's strings until here */
+    if (!twi_config_keep_texts(&config) && args->settings != NULL)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for the settings");
     the_config = config;
     twi_log_setup(config.log, args->log, args->log_user);

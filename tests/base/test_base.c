@@ -163,7 +163,7 @@ TEST(config_words)
     SET_BAD("ISA", "sse2");
     CHECK_CONTAINS(tw_last_error(), "ISA");
     CHECK_CONTAINS(tw_last_error(), "\"sse2\"");
-    CHECK_CONTAINS(tw_last_error(), "avx512bf16");
+    CHECK_CONTAINS(tw_last_error(), "expected portable|avx2|avx512|avx512bf16|amx");
     CHECK_EQ(config.isa, 4);
 }
 
@@ -254,6 +254,10 @@ TEST(config_unknown_names)
     CHECK_CONTAINS(tw_last_error(), "the closest is THREADS");
     CHECK_STATUS(twi_config_set(&config, "JOINTIMEOUT", "1"), TW_ERR_NOT_FOUND);
     CHECK_CONTAINS(tw_last_error(), "the closest is JOIN_TIMEOUT");
+    CHECK_STATUS(twi_config_set(&config, "WEIGHTCACHE", "1G"), TW_ERR_NOT_FOUND);
+    CHECK_CONTAINS(tw_last_error(), "the closest is WEIGHT_CACHE");
+    CHECK_STATUS(twi_config_set(&config, "WEIGHT_CACHE", "1G"), TW_ERR_NOT_FOUND);
+    CHECK_CONTAINS(tw_last_error(), "WEIGHT_CACHE belongs to the Python package");
     CHECK_STATUS(twi_config_set(&config, "", "1"), TW_ERR_NOT_FOUND);
     char longer[1000];
     memset(longer, 'A', sizeof longer - 1);
@@ -261,16 +265,21 @@ TEST(config_unknown_names)
     CHECK_STATUS(twi_config_set(&config, longer, "1"), TW_ERR_NOT_FOUND);
 }
 
-static const char *shown(const char *name)
+static tw_info_row_t find_row(const char *name)
 {
     tw_info_row_t row;
     for (unsigned i = 0; twi_config_row(i, &row); i++) {
         CHECK_STR(row.section, "config");
         CHECK(row.help[0] != '\0');
         if (strcmp(row.name, name) == 0)
-            return row.value;
+            return row;
     }
-    return "no such row";
+    return (tw_info_row_t){.value = "no such row", .help = "no such row"};
+}
+
+static const char *shown(const char *name)
+{
+    return find_row(name).value;
 }
 
 /* ---- Start-up ---------------------------------------------------------------------------------- */
@@ -320,6 +329,7 @@ TEST(init_environment)
     CHECK_STR(shown("TILEWIRE_WINDOW_BYTES"), "64M");
     CHECK_STR(shown("TILEWIRE_TOKEN"), "set");
     CHECK_STR(shown("TILEWIRE_ISA"), "amx");
+    CHECK_STR(find_row("TILEWIRE_TRANSPORT").help, "how ranks reach each other: auto|threads|shm");
     setenv("TILEWIRE_THREADS", "9", 1);
     CHECK_EQ(twi_config()->threads, 5);
     CHECK_STATUS(tw_init(&args), TW_ERR_STATE);
