@@ -75,8 +75,7 @@ tw_status_t tw_comm_create(const tw_comm_args_t *user_args, tw_comm_t **comm_out
     TW_TRY(twi_args_copy(&args, sizeof args, user_args, "args"));
     TW_REQUIRE(comm_out, "comm_out is NULL");
     TW_TRY(check_name(args.name));
-    TW_REQUIRE(args.transport >= TW_TRANSPORT_AUTO && args.transport <= TW_TRANSPORT_SHM,
-               "transport %d is not one of tw_transport_t", (int)args.transport);
+    TW_REQUIRE(twi_transport_name(args.transport), "transport %d is not one of tw_transport_t", (int)args.transport);
     TW_REQUIRE(args.profile >= TW_PROFILE_DEFAULT && args.profile <= TW_PROFILE_A3,
                "profile %d is not one of tw_profile_t", (int)args.profile);
     TW_REQUIRE(!(args.allgather && args.address), "address '%s' and allgather are both given", args.address);

@@ -17,8 +17,9 @@ static const tw_info_row_t version_rows[] = {
 };
 
 static const tw_info_row_t transport_rows[] = {
-    {"transport", "threads", "built in", "ranks are threads of one process"},
-    {"transport", "shm", "built in", "ranks are processes of one host, over shared memory"},
+#define TW_TRANSPORT(name, NAME, help) {"transport", #name, "built in", help},
+#include "base/transports.def"
+#undef TW_TRANSPORT
 };
 
 static bool version_row(unsigned index, tw_info_row_t *row_out)

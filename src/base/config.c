@@ -32,8 +32,19 @@ typedef struct unit {
     uint64_t factor;
 } unit_t;
 
-static const word_t isa_words[] = {{"portable", 0}, {"avx2", 1}, {"avx512", 2}, {"avx512bf16", 3}, {"amx", 4}, {0}};
-static const word_t transport_words[] = {{"auto", 0}, {"threads", 1}, {"shm", 2}, {0}};
+static const word_t isa_words[] = {
+#define TW_ISA(NAME, level, name) {name, level},
+#include "base/isas.def"
+#undef TW_ISA
+    {0},
+};
+static const word_t transport_words[] = {
+    {"auto", TW_TRANSPORT_AUTO},
+#define TW_TRANSPORT(name, NAME, help) {#name, TW_TRANSPORT_##NAME},
+#include "base/transports.def"
+#undef TW_TRANSPORT
+    {0},
+};
 static const word_t profile_words[] = {{"none", 0}, {"a2", 2}, {"a3", 3}, {0}};
 static const word_t bool_words[] = {{"0", 0},    {"1", 1},   {"no", 0}, {"yes", 1}, {"false", 0},
                                     {"true", 1}, {"off", 0}, {"on", 1}, {0}};

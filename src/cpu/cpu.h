@@ -6,13 +6,10 @@
 #include <stddef.h>
 #include <tilewire/tilewire.h>
 
-/* Levels with different arithmetic; each includes those before it. Order and names: TILEWIRE_ISA. */
 typedef enum twi_isa {
-    TWI_ISA_PORTABLE = 0,
-    TWI_ISA_AVX2 = 1,       /* AVX2, FMA, F16C */
-    TWI_ISA_AVX512 = 2,     /* AVX-512 F, BW, DQ, VL */
-    TWI_ISA_AVX512BF16 = 3, /* AVX-512 with BF16 and VNNI */
-    TWI_ISA_AMX = 4,        /* AMX tiles, bf16 and int8, granted by the OS */
+#define TW_ISA(NAME, level, name) TWI_ISA_##NAME = level,
+#include "base/isas.def"
+#undef TW_ISA
 } twi_isa_t;
 
 /* The highest level that the machine has, the OS permits and TILEWIRE_ISA allows. Decided once. */

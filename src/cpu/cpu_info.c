@@ -10,8 +10,9 @@
 #include "cpu/cpu_internal.h"
 
 static const char *const isa_names[] = {
-    [TWI_ISA_PORTABLE] = "portable",     [TWI_ISA_AVX2] = "avx2", [TWI_ISA_AVX512] = "avx512",
-    [TWI_ISA_AVX512BF16] = "avx512bf16", [TWI_ISA_AMX] = "amx",
+#define TW_ISA(NAME, level, name) [level] = name,
+#include "base/isas.def"
+#undef TW_ISA
 };
 
 const char *twi_isa_name(twi_isa_t isa)

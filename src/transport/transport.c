@@ -33,10 +33,25 @@ typedef struct vote {
 } vote_t;
 
 static const twi_transport_ops_t *const transports[] = {
-#define TW_TRANSPORT(name, help) &twi_transport_##name,
-#include "transport/transports.def"
+#define TW_TRANSPORT(name, NAME, help) &twi_transport_##name,
+#include "base/transports.def"
 #undef TW_TRANSPORT
 };
+
+const char *twi_transport_name(tw_transport_t id)
+{
+    switch (id) {
+    case TW_TRANSPORT_AUTO:
+        return "auto";
+#define TW_TRANSPORT(name, NAME, help) \
+    case TW_TRANSPORT_##NAME:          \
+        return #name;
+#include "base/transports.def"
+#undef TW_TRANSPORT
+    default:
+        return NULL;
+    }
+}
 
 static void copy_text(char *dst, size_t room, const char *src)
 {
@@ -124,6 +139,12 @@ static tw_status_t check_sizes(const twi_hello_t *first, const twi_hello_t *h, i
     return check_size("task board", first->board_bytes, h->board_bytes, rank);
 }
 
+static const char *wish_of(const twi_hello_t *h)
+{
+    const char *name = twi_transport_name((tw_transport_t)h->wish);
+    return name ? name : "an unknown one";
+}
+
 static tw_status_t check_one(const twi_hello_t *hellos, int size, int rank)
 {
     const twi_hello_t *first = &hellos[0];
@@ -136,7 +157,8 @@ static tw_status_t check_one(const twi_hello_t *hellos, int size, int rank)
         return twi_fail((tw_status_t)h->status, "rank %d: %.*s", rank, (int)sizeof h->reason, h->reason);
     TW_REQUIRE(memcmp(h->name, first->name, sizeof h->name) == 0, "name: rank 0 says '%s', rank %d says '%.127s'",
                first->name, rank, h->name);
-    TW_REQUIRE(h->wish == first->wish, "transport: rank 0 asks for %d, rank %d for %d", first->wish, rank, h->wish);
+    TW_REQUIRE(h->wish == first->wish, "transport: rank 0 asks for %s, rank %d for %s", wish_of(first), rank,
+               wish_of(h));
     return check_sizes(first, h, rank);
 }
 
@@ -159,7 +181,7 @@ static tw_status_t choose(const twi_hello_t *hellos, int size, const twi_transpo
         }
         if (wish != TW_TRANSPORT_AUTO)
             return twi_fail(TW_ERR_UNSUPPORTED, "transport: '%s' cannot serve these ranks (%s)", transports[i]->name,
-                            wish == TW_TRANSPORT_THREADS ? "they are not in one process" : "they are not on one host");
+                            transports[i]->unusable);
     }
     return twi_fail(TW_ERR_UNSUPPORTED, "transport: none serves these ranks; they are on different hosts");
 }

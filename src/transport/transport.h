@@ -5,7 +5,7 @@
  * How ranks reach each other. A transport maps the peers' windows, tells whether a peer lives, and
  * moves bytes between a peer's private memory and ours where that is possible. Waiting, waking,
  * health and the agreement of the ranks are the same for all transports and live in transport.c and
- * wait.c. To add a transport: a folder here and a row in transports.def.
+ * wait.c. To add a transport: a folder here, a row in base/transports.def and its value in tilewire.h.
  */
 #include <stdbool.h>
 #include <sched.h>
@@ -27,6 +27,7 @@ typedef enum twi_reach {
 typedef struct twi_transport_ops {
     const char *name;
     tw_transport_t id;
+    const char *unusable; /* why ranks cannot use it, for messages: "they are not ..." */
     /* Whether these ranks can use it; pure, so that all ranks decide alike. */
     bool (*usable)(const twi_hello_t *hellos, int size);
     /* Maps all peers' windows and finds out the reach. Local failure is voted on by the caller. */
@@ -40,9 +41,12 @@ typedef struct twi_transport_ops {
     void (*detach)(twi_transport_t *transport);
 } twi_transport_ops_t;
 
-#define TW_TRANSPORT(name, help) extern const twi_transport_ops_t twi_transport_##name;
-#include "transport/transports.def"
+#define TW_TRANSPORT(name, NAME, help) extern const twi_transport_ops_t twi_transport_##name;
+#include "base/transports.def"
 #undef TW_TRANSPORT
+
+/* "auto", "threads", ...; NULL for what is none. */
+const char *twi_transport_name(tw_transport_t id);
 
 /* What every rank tells every other before windows are exchanged. Plain bytes, checked on receipt. */
 struct twi_hello {

@@ -94,7 +94,8 @@ static void differing(int rank, void *arg)
     ALL_REFUSED(TW_ERR_ARGUMENT, name, "a", "b", "name");
     ALL_REFUSED(TW_ERR_ARGUMENT, name, "a", NULL, "name");
     ALL_REFUSED(TW_ERR_ARGUMENT, name, NULL, "b", "name");
-    ALL_REFUSED(TW_ERR_ARGUMENT, transport, TW_TRANSPORT_AUTO, TW_TRANSPORT_SHM, "transport");
+    ALL_REFUSED(TW_ERR_ARGUMENT, transport, TW_TRANSPORT_AUTO, TW_TRANSPORT_SHM,
+                "transport: rank 0 asks for auto, rank 1 for shm");
     ALL_REFUSED(TW_ERR_ARGUMENT, window_bytes, 1 << 20, 2 << 20, "window_bytes");
     args = callback_args(rank, 3); /* and the ranks are still able to meet */
     CHECK_OK(tw_comm_create(&args, &comm));

@@ -94,6 +94,7 @@ static void detach(twi_transport_t *t)
 const twi_transport_ops_t twi_transport_shm = {
     .name = "shm",
     .id = TW_TRANSPORT_SHM,
+    .unusable = "they are not on one host",
     .usable = usable,
     .attach = attach,
     .alive = alive,

@@ -32,6 +32,7 @@ static tw_status_t attach(twi_transport_t *t, const twi_hello_t *hellos, uint64_
 const twi_transport_ops_t twi_transport_threads = {
     .name = "threads",
     .id = TW_TRANSPORT_THREADS,
+    .unusable = "they are not in one process",
     .usable = usable,
     .attach = attach,
 };
