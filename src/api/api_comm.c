@@ -37,9 +37,7 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for a communicator");
     (void)pthread_mutex_init(&comm->heap_lock, NULL);
     (void)pthread_mutex_init(&comm->prepared_lock, NULL);
-    comm->profile = args->profile != TW_PROFILE_DEFAULT ? args->profile
-                    : config->profile                   ? (tw_profile_t)config->profile
-                                                        : TW_PROFILE_NONE;
+    comm->profile = args->profile != TW_PROFILE_DEFAULT ? args->profile : (tw_profile_t)config->profile;
     comm->rank_shown = twi_log_show_rank(boot->rank);
     const twi_transport_args_t transport = {
         .boot = boot,

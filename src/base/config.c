@@ -45,7 +45,7 @@ static const word_t transport_words[] = {
 #undef TW_TRANSPORT
     {0},
 };
-static const word_t profile_words[] = {{"none", 0}, {"a2", 2}, {"a3", 3}, {0}};
+static const word_t profile_words[] = {{"none", TW_PROFILE_NONE}, {"a2", TW_PROFILE_A2}, {"a3", TW_PROFILE_A3}, {0}};
 static const word_t bool_words[] = {{"0", 0},    {"1", 1},   {"no", 0}, {"yes", 1}, {"false", 0},
                                     {"true", 1}, {"off", 0}, {"on", 1}, {0}};
 /* Ascending; display takes the largest that divides. */

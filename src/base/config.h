@@ -16,7 +16,7 @@ typedef uint64_t twi_config_TIME_t; /* nanoseconds */
 typedef bool twi_config_BOOL_t;
 typedef int twi_config_ISA_t;       /* twi_isa_t */
 typedef int twi_config_TRANSPORT_t; /* tw_transport_t */
-typedef int twi_config_PROFILE_t;   /* 0 none, 2 a2, 3 a3 */
+typedef int twi_config_PROFILE_t;   /* tw_profile_t, never TW_PROFILE_DEFAULT */
 
 typedef struct twi_config {
 #define TW_CONFIG(field, name, type, preset, help) twi_config_##type##_t field;

@@ -123,7 +123,7 @@ TEST(config_defaults)
     CHECK_EQ(config.isa, 4);
     CHECK_EQ(config.threads, 0);
     CHECK_EQ(config.transport, TW_TRANSPORT_AUTO);
-    CHECK_EQ(config.profile, 0);
+    CHECK_EQ(config.profile, TW_PROFILE_NONE);
     CHECK_EQ(config.listen_fd, -1);
     CHECK_STR(config.token, "");
     CHECK_EQ(config.join_timeout, 300000000000);
@@ -150,9 +150,9 @@ TEST(config_words)
     SET_OK("TRANSPORT", "shm");
     CHECK_EQ(config.transport, TW_TRANSPORT_SHM);
     SET_OK("PROFILE", "a2");
-    CHECK_EQ(config.profile, 2);
+    CHECK_EQ(config.profile, TW_PROFILE_A2);
     SET_OK("PROFILE", "a3");
-    CHECK_EQ(config.profile, 3);
+    CHECK_EQ(config.profile, TW_PROFILE_A3);
     SET_OK("CMA", "off");
     CHECK(!config.cma);
     SET_OK("CMA", "true");
