@@ -30,7 +30,7 @@ static tw_status_t check_state(const tw_hccl_t *hccl, uint32_t command)
     if (hccl->phase != TWI_HCCL_READY)
         return twi_fail(TW_ERR_STATE, "Prepare needs InitV2 first, and no Finalize yet");
     if (!(hccl->registered & 1u << command))
-        return twi_fail(TW_ERR_STATE, "Prepare of task kind %" PRIu32 " needs its SetCcTilingV2 first", command);
+        return twi_fail(TW_ERR_STATE, "Prepare of %s needs its SetCcTilingV2 first", twi_command_name(command));
     return twi_hccl_may_prepare(hccl);
 }
 
@@ -39,7 +39,7 @@ static tw_status_t check_type(const call_t *c)
     TW_REQUIRE(twi_dtype_bytes(c->type) > 0, "type %" PRIu32 " is reserved", c->type);
     TW_REQUIRE(c->repeat >= 1 && c->repeat <= UINT8_MAX, "repeat %" PRIu32 ", must be 1..255", c->repeat);
     TW_REQUIRE((c->flags & ~(uint32_t)TW_HCCL_COMMIT) == 0, "flags 0x%" PRIx32 " are unknown", c->flags);
-    if (!twi_coll_find(c->command)->reduces)
+    if (!twi_command_reduces(c->command))
         return TW_OK;
     TW_REQUIRE(twi_dtype_reduces(c->type), "type %" PRIu32 " cannot be reduced", c->type);
     TW_REQUIRE(c->op == TW_HCCL_SUM || c->op == TW_HCCL_MAX || c->op == TW_HCCL_MIN,

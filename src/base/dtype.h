@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-#define TW_DTYPE(name, id, bytes, reduces) TWI_##name = id,
+#define TW_DTYPE(name, text, id, bytes, reduces) TWI_##name = id,
 #include "base/dtype.def"
 #undef TW_DTYPE
     TWI_DTYPE_END = 18
@@ -18,8 +18,8 @@ enum {
 static inline size_t twi_dtype_bytes(uint32_t dtype)
 {
     switch (dtype) {
-#define TW_DTYPE(name, id, bytes, reduces) \
-    case id:                               \
+#define TW_DTYPE(name, text, id, bytes, reduces) \
+    case id:                                     \
         return bytes;
 #include "base/dtype.def"
 #undef TW_DTYPE
@@ -28,11 +28,25 @@ static inline size_t twi_dtype_bytes(uint32_t dtype)
     }
 }
 
+/* "bf16" */
+static inline const char *twi_dtype_text(uint32_t dtype)
+{
+    switch (dtype) {
+#define TW_DTYPE(name, text, id, bytes, reduces) \
+    case id:                                     \
+        return text;
+#include "base/dtype.def"
+#undef TW_DTYPE
+    default:
+        return "no type";
+    }
+}
+
 static inline bool twi_dtype_reduces(uint32_t dtype)
 {
     switch (dtype) {
-#define TW_DTYPE(name, id, bytes, reduces) \
-    case id:                               \
+#define TW_DTYPE(name, text, id, bytes, reduces) \
+    case id:                                     \
         return reduces;
 #include "base/dtype.def"
 #undef TW_DTYPE

@@ -24,16 +24,13 @@ _Static_assert(sizeof(tw_tensor_t) == 3 * sizeof(void *) + 24, "tw_tensor_t is n
 typedef struct known {
     tw_dtype_t dtype;
     uint32_t id;
-    const char *text;
 } known_t;
 
 static const known_t known[] = {
-    {TW_DTYPE_INT8, TWI_INT8, "int8"},       {TW_DTYPE_INT16, TWI_INT16, "int16"},
-    {TW_DTYPE_INT32, TWI_INT32, "int32"},    {TW_DTYPE_INT64, TWI_INT64, "int64"},
-    {TW_DTYPE_UINT8, TWI_UINT8, "uint8"},    {TW_DTYPE_UINT16, TWI_UINT16, "uint16"},
-    {TW_DTYPE_UINT32, TWI_UINT32, "uint32"}, {TW_DTYPE_UINT64, TWI_UINT64, "uint64"},
-    {TW_DTYPE_FP16, TWI_FP16, "fp16"},       {TW_DTYPE_FP32, TWI_FP32, "fp32"},
-    {TW_DTYPE_FP64, TWI_FP64, "fp64"},       {TW_DTYPE_BF16, TWI_BFP16, "bf16"},
+    {TW_DTYPE_INT8, TWI_INT8},     {TW_DTYPE_INT16, TWI_INT16},   {TW_DTYPE_INT32, TWI_INT32},
+    {TW_DTYPE_INT64, TWI_INT64},   {TW_DTYPE_UINT8, TWI_UINT8},   {TW_DTYPE_UINT16, TWI_UINT16},
+    {TW_DTYPE_UINT32, TWI_UINT32}, {TW_DTYPE_UINT64, TWI_UINT64}, {TW_DTYPE_FP16, TWI_FP16},
+    {TW_DTYPE_FP32, TWI_FP32},     {TW_DTYPE_FP64, TWI_FP64},     {TW_DTYPE_BF16, TWI_BFP16},
 };
 enum { N_KNOWN = sizeof known / sizeof known[0] };
 
@@ -83,18 +80,10 @@ const char *twi_tensor_dtype_text(const tw_tensor_t *tensor, char *text, size_t 
 {
     const known_t *found = find_known(tensor);
     if (found)
-        return found->text;
+        return twi_dtype_text(found->id);
     (void)snprintf(text, bytes, "{code %u, bits %u, lanes %u}", tensor->dtype.code, tensor->dtype.bits,
                    tensor->dtype.lanes);
     return text;
-}
-
-const char *twi_dtype_text(uint32_t dtype)
-{
-    for (int i = 0; i < N_KNOWN; i++)
-        if (known[i].id == dtype)
-            return known[i].text;
-    return "no type";
 }
 
 /* "int8", "int8 or fp16", "int8, fp16 or fp32". */
@@ -107,7 +96,7 @@ static void allowed_text(uint32_t allowed, char *text, size_t bytes)
             continue;
         allowed &= ~TWI_DTYPE_BIT(known[i].id);
         const char *link = at == 0 ? "" : allowed ? ", " : " or ";
-        at += (size_t)snprintf(text + at, bytes - at, "%s%s", link, known[i].text);
+        at += (size_t)snprintf(text + at, bytes - at, "%s%s", link, twi_dtype_text(known[i].id));
     }
 }
 

@@ -79,6 +79,5 @@ void twi_tensor_copy_elements(char *dst, int64_t dst_step, const char *src, int6
 /* "(2, 3)" and "fp32"; `text` of `bytes` is used where the answer is not a constant. */
 const char *twi_tensor_shape_text(const int64_t *shape, int ndim, char *text, size_t bytes);
 const char *twi_tensor_dtype_text(const tw_tensor_t *tensor, char *text, size_t bytes);
-const char *twi_dtype_text(uint32_t dtype); /* of an id of base/dtype.def that tensors can have */
 
 #endif

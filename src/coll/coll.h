@@ -3,12 +3,13 @@
 #define TWI_COLL_COLL_H
 /*
  * The collectives. Each is a geometry (which block goes from where to where) and one of two ways to
- * carry it out: reducing (coll_reduce.c) or copying (coll_copy.c). To add one: a file and a row in colls.def.
+ * carry it out: reducing (coll_reduce.c) or copying (coll_copy.c). To add one: a file and a row in
+ * task/colls.def.
  */
 #include "task/task.h"
 
-#define TW_COLL(name) extern const twi_coll_t twi_coll_##name;
-#include "coll/colls.def"
+#define TW_COLL(name, COMMAND, reduces) extern const twi_coll_t twi_coll_##name;
+#include "task/colls.def"
 #undef TW_COLL
 
 /* By tw_hccl_cmd_t; NULL if there is none. */

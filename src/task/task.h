@@ -96,9 +96,8 @@ typedef struct twi_block {
 
 typedef struct twi_coll {
     const char *name;
-    uint32_t command;
-    bool reduces;
-    bool personal; /* every destination gets a block of its own; otherwise all get the same */
+    uint32_t command; /* tw_hccl_cmd_t */
+    bool personal;    /* every destination gets a block of its own; otherwise all get the same */
     /* What src sends to dst; looks at src's entry only, so that src can ask before dst has posted. */
     twi_block_t (*sent)(const twi_round_t *round, int src, int dst);
     /* Where dst stores it, in elements from the start of its recv buffer; looks at dst's entry only. */
@@ -110,6 +109,10 @@ typedef struct twi_coll {
      * staged[src] (NULL: src has none in this step). Writes only this rank's recv. */
     void (*consume)(const twi_round_t *round, const uint8_t *const *staged, uint64_t first);
 } twi_coll_t;
+
+/* What colls.def says of a tw_hccl_cmd_t: "all_reduce", and whether it takes an op; "unknown task" and false for others. */
+const char *twi_command_name(uint32_t command);
+bool twi_command_reduces(uint32_t command);
 
 /*
  * Memory of any rank, for run_chunk. load: a pointer to `bytes` bytes at `offset` of the rank's send

@@ -5,7 +5,9 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <tilewire/hccl.h>
 
+#include "base/dtype.h"
 #include "base/hash.h"
 #include "task/engine.h"
 
@@ -19,28 +21,53 @@ uint64_t twi_entry_hash(const twi_entry_t *entry)
     return twi_hash_mix(hash, entry->first);
 }
 
-static const char *command_name(uint32_t command)
+const char *twi_command_name(uint32_t command)
 {
     switch (command) {
-    case 2:
-        return "all_reduce";
-    case 6:
-        return "all_gather";
-    case 7:
-        return "reduce_scatter";
-    case 8:
-        return "alltoallv";
-    case 10:
-        return "alltoall";
+#define TW_COLL(name, COMMAND, reduces) \
+    case TW_HCCL_CMD_##COMMAND:         \
+        return #name;
+#include "task/colls.def"
+#undef TW_COLL
     default:
         return "unknown task";
     }
 }
 
+bool twi_command_reduces(uint32_t command)
+{
+    switch (command) {
+#define TW_COLL(name, COMMAND, reduces) \
+    case TW_HCCL_CMD_##COMMAND:         \
+        return reduces;
+#include "task/colls.def"
+#undef TW_COLL
+    default:
+        return false;
+    }
+}
+
+static const char *op_name(uint32_t op)
+{
+    switch (op) {
+    case TW_HCCL_SUM:
+        return "sum";
+    case TW_HCCL_MAX:
+        return "max";
+    case TW_HCCL_MIN:
+        return "min";
+    default:
+        return "unknown";
+    }
+}
+
+/* "all_reduce(count 8, type bf16, op sum, repeat 1)" */
 static void describe(const twi_entry_t *entry, char *text, size_t room)
 {
-    (void)snprintf(text, room, "%s(count %" PRIu64 ", type %" PRIu32 ", op %" PRIu32 ", repeat %" PRIu32 ")",
-                   command_name(entry->command), entry->count, entry->dtype, entry->op, entry->repeat);
+    const bool reduces = twi_command_reduces(entry->command);
+    (void)snprintf(text, room, "%s(count %" PRIu64 ", type %s%s%s, repeat %" PRIu32 ")",
+                   twi_command_name(entry->command), entry->count, twi_dtype_text(entry->dtype), reduces ? ", op " : "",
+                   reduces ? op_name(entry->op) : "", entry->repeat);
 }
 
 static tw_status_t differ(const twi_round_t *round, int rank)
