@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/sanitize.h"
+#include "base/sizes.h"
 
 enum { LEAST_BYTES = 8 << 10 }; /* of a block, with its header */
 
@@ -64,11 +65,11 @@ static bool add_block(twi_arena_t *arena, size_t bytes)
 /* At least as large as all others together. */
 static bool grow(twi_arena_t *arena, size_t bytes)
 {
-    size_t room = LEAST_BYTES - sizeof(twi_arena_block_t), all = 0;
+    const size_t room = LEAST_BYTES - sizeof(twi_arena_block_t);
+    size_t all = 0;
     for (const twi_arena_block_t *block = arena->blocks; block; block = block->next)
         all += block->bytes;
-    room = all > room ? all : room;
-    return add_block(arena, bytes > room ? bytes : room);
+    return add_block(arena, twi_max_u64(bytes, twi_max_u64(all, room)));
 }
 
 void *twi_arena_take(twi_arena_t *arena, size_t n, size_t item_bytes)

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/sizes.h"
 #include "base/status.h"
 
 tw_status_t twi_args_copy(void *dst, size_t dst_size, const void *src, const char *what)
@@ -18,7 +19,7 @@ tw_status_t twi_args_copy(void *dst, size_t dst_size, const void *src, const cha
         TW_REQUIRE(bytes[i] == 0, "%s.struct_size is %zu and byte %zu is set, but this library knows %zu bytes only",
                    what, size, i, dst_size);
     memset(dst, 0, dst_size);
-    memcpy(dst, src, size < dst_size ? size : dst_size);
+    memcpy(dst, src, twi_min_u64(size, dst_size));
     memcpy(dst, &dst_size, sizeof dst_size);
     return TW_OK;
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/sizes.h"
 #include "base/status.h"
 
 #define TIME_MAX_NS (UINT64_MAX / 4) /* now + time never overflows */
@@ -284,9 +285,9 @@ static unsigned distance(const char *a, const char *b)
         line[0] = (unsigned)i + 1;
         for (size_t j = 0; j < n; j++) {
             const unsigned replace = diagonal + (a[i] != b[j]);
-            const unsigned insert = (line[j] < line[j + 1] ? line[j] : line[j + 1]) + 1;
+            const unsigned insert = (unsigned)twi_min(line[j], line[j + 1]) + 1;
             diagonal = line[j + 1];
-            line[j + 1] = replace < insert ? replace : insert;
+            line[j + 1] = (unsigned)twi_min(replace, insert);
         }
     }
     return line[n];

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "base/sizes.h"
+
 /* The first 32 bits of the fractional parts of the cube roots of the first 64 primes. */
 static const uint32_t round_constants[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -77,7 +79,7 @@ void twi_sha256_add(twi_sha256_t *hash, const void *data, size_t bytes)
     while (bytes > 0) {
         const size_t used = hash->total % TWI_SHA256_BLOCK;
         const size_t room = TWI_SHA256_BLOCK - used;
-        const size_t n = bytes < room ? bytes : room;
+        const size_t n = twi_min_u64(bytes, room);
         memcpy(hash->block + used, p, n);
         hash->total += n;
         p += n;

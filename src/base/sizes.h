@@ -16,9 +16,30 @@ static inline int64_t twi_round_up(int64_t value, int64_t unit)
     return twi_ceil_div(value, unit) * unit;
 }
 
-static inline int64_t twi_least(int64_t a, int64_t b)
+static inline int64_t twi_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+
+static inline int64_t twi_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t twi_least(int64_t a, int64_t b)
+{
+    return twi_min(a, b);
+}
+
+/* For numbers that may be above INT64_MAX, such as deadlines. */
+static inline uint64_t twi_min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t twi_max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
 }
 
 #endif

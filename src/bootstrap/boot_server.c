@@ -22,6 +22,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/sizes.h"
 #include "base/status.h"
 #include "bootstrap/boot_hub.h"
 
@@ -167,7 +168,7 @@ static bool read_some(server_t *server, conn_t *conn, uint64_t now)
     const size_t room = twi_boot_link_room(&conn->link);
     if (room == 0)
         return true;
-    const ssize_t n = recv(conn->fd, server->read_buffer, room < READ_BYTES ? room : READ_BYTES, 0);
+    const ssize_t n = recv(conn->fd, server->read_buffer, twi_min_u64(room, READ_BYTES), 0);
     if (n > 0)
         twi_boot_hub_feed(&server->hub, &conn->link, server->read_buffer, (size_t)n, now);
     return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
@@ -284,7 +285,7 @@ static tw_status_t spread_failure(server_t *server)
 {
     twi_boot_hub_t *hub = &server->hub;
     const uint64_t now = twi_now_ns();
-    const uint64_t linger = now + LINGER_NS < hub->deadline_ns ? now + LINGER_NS : hub->deadline_ns;
+    const uint64_t linger = twi_min_u64(now + LINGER_NS, hub->deadline_ns);
     while (!twi_boot_hub_all_told(hub) && twi_now_ns() < linger)
         step(server, linger);
     flush(server, twi_now_ns() + FLUSH_NS);

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/sizes.h"
 #include "base/status.h"
 #include "bootstrap/boot_server.h"
 #include "bootstrap/boot_wire.h"
@@ -88,14 +89,14 @@ static outcome_t receive_frame(int fd, uint8_t *frame, size_t room, uint64_t dea
 static uint64_t grace(uint64_t timeout_ns)
 {
     const uint64_t quarter = timeout_ns / 4;
-    return quarter < GRACE_MIN_NS ? GRACE_MIN_NS : quarter > GRACE_MAX_NS ? GRACE_MAX_NS : quarter;
+    return twi_min_u64(twi_max_u64(quarter, GRACE_MIN_NS), GRACE_MAX_NS);
 }
 
 /* The deadline, or `span_ns` from now if that is earlier. */
 static uint64_t earlier(uint64_t deadline_ns, uint64_t span_ns)
 {
     const uint64_t end = twi_now_ns() + span_ns;
-    return end < deadline_ns ? end : deadline_ns;
+    return twi_min_u64(end, deadline_ns);
 }
 
 static uint64_t left(uint64_t deadline_ns)
@@ -285,8 +286,8 @@ static tw_status_t meet(client_t *client, attempt_t *attempt, const twi_boot_add
         if (rest == 0)
             return twi_fail(TW_ERR_TIMEOUT, "rendezvous at %s did not answer rank %d within %.1f s: %s",
                             client->place.text, client->base.rank, (double)client->timeout_ns * 1e-9, attempt->reason);
-        (void)twi_boot_poll(-1, 0, twi_now_ns() + (pause < rest ? pause : rest));
-        pause = pause * 2 < BACKOFF_MAX_NS ? pause * 2 : BACKOFF_MAX_NS;
+        (void)twi_boot_poll(-1, 0, twi_now_ns() + twi_min_u64(pause, rest));
+        pause = twi_min_u64(pause * 2, BACKOFF_MAX_NS);
     }
 }
 

@@ -6,6 +6,7 @@
  * carry it out: reducing (coll_reduce.c) or copying (coll_copy.c). To add one: a file and a row in
  * task/colls.def.
  */
+#include "base/sizes.h"
 #include "task/task.h"
 
 #define TW_COLL(name, COMMAND, reduces) extern const twi_coll_t twi_coll_##name;
@@ -19,8 +20,7 @@ const twi_coll_t *twi_coll_find(uint32_t command);
 static inline uint64_t twi_chunk_bytes(int ranks)
 {
     const uint64_t share = TWI_SCRATCH_BYTES / 2 / (uint64_t)ranks;
-    const uint64_t bytes = share > 131072 ? 131072 : share;
-    return bytes < 512 ? 512 : bytes & ~(uint64_t)511;
+    return twi_max_u64(twi_min_u64(share, 131072) & ~(uint64_t)511, 512);
 }
 
 /* Ways to carry out a collective, for the tables of twi_coll_t. */

@@ -14,7 +14,7 @@ static int next_partner(const twi_round_t *round, int home, int partner)
 {
     const int size = round->size;
     for (int p = partner + 1; p < size; p++) {
-        const int low = p < home ? p : home;
+        const int low = (int)twi_min(p, home);
         const int owner = (p - home) % 2 ? low : p + home - low; /* odd distance: the lower rank */
         if (p == home || owner == home)
             return p;
@@ -26,7 +26,7 @@ static uint64_t pair_chunks(const twi_round_t *round, int a, int b, uint64_t ele
 {
     const uint64_t to = round->coll->sent(round, a, b).n;
     const uint64_t back = round->coll->sent(round, b, a).n;
-    return ((to > back ? to : back) + elems - 1) / elems;
+    return (twi_max_u64(to, back) + elems - 1) / elems;
 }
 
 static uint64_t chunk_elems(const twi_round_t *round)
@@ -56,7 +56,7 @@ typedef struct piece {
 static piece_t cut(const twi_round_t *round, int src, int dst, uint64_t first, uint64_t elems)
 {
     const twi_block_t block = round->coll->sent(round, src, dst);
-    const uint64_t n = first >= block.n ? 0 : block.n - first < elems ? block.n - first : elems;
+    const uint64_t n = first >= block.n ? 0 : twi_min_u64(block.n - first, elems);
     return (piece_t){.src = src,
                      .dst = dst,
                      .send_offset = (block.offset + first) * round->elem_bytes,

@@ -25,8 +25,8 @@ static span_t share(const twi_round_t *round, int home)
         return (span_t){0, n};
     const uint64_t ranks = (uint64_t)round->size;
     const uint64_t each = (n / ranks + (n % ranks != 0) + ROUND_TO - 1) / ROUND_TO * ROUND_TO;
-    const uint64_t first = each * (uint64_t)home < n ? each * (uint64_t)home : n;
-    return (span_t){first, n - first < each ? n - first : each};
+    const uint64_t first = twi_min_u64(each * (uint64_t)home, n);
+    return (span_t){first, twi_min_u64(n - first, each)};
 }
 
 static uint64_t chunk_elems(const twi_round_t *round)
@@ -109,7 +109,7 @@ tw_status_t twi_reduce_run_chunk(const twi_round_t *round, int home, uint64_t ch
     const uint64_t elems = chunk_elems(round);
     const span_t whole = share(round, home);
     const uint64_t first = chunk * elems;
-    const span_t span = {whole.first + first, whole.n - first < elems ? whole.n - first : elems};
+    const span_t span = {whole.first + first, twi_min_u64(whole.n - first, elems)};
     return round->coll->personal ? run_for_one(round, home, span) : run_for_all(round, span);
 }
 
@@ -119,7 +119,7 @@ void twi_reduce_consume(const twi_round_t *round, const uint8_t *const *staged, 
     const int rank = round->rank;
     const twi_entry_t *own = twi_round_entry(round, rank);
     const twi_block_t block = round->coll->sent(round, rank, rank);
-    const uint64_t n = block.n - first < round->pitch ? block.n - first : round->pitch;
+    const uint64_t n = twi_min_u64(block.n - first, round->pitch);
     const size_t skip = round->coll->personal ? (size_t)rank * round->pitch * round->elem_bytes : 0;
     const void *sources[TWI_RANKS_MAX];
     for (int src = 0; src < size; src++)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "base/config.h"
+#include "base/sizes.h"
 #include "cpu/cpu_internal.h"
 
 static const char *const isa_names[] = {
@@ -28,9 +29,7 @@ twi_isa_t twi_cpu_isa_machine(void)
 
 twi_isa_t twi_cpu_isa(void)
 {
-    const twi_isa_t machine = twi_cpu_isa_machine();
-    const int cap = twi_config()->isa;
-    return cap < (int)machine ? (twi_isa_t)cap : machine;
+    return (twi_isa_t)twi_min(twi_cpu_isa_machine(), twi_config()->isa);
 }
 
 bool twi_cpu_vnni(void)

@@ -40,6 +40,7 @@
 #include "base/config.h"
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/sizes.h"
 #include "cpu/cpu.h"
 #include "cpu/team.h"
 
@@ -306,8 +307,7 @@ static int default_size(int local_ranks)
     const int set = (int)twi_config()->threads;
     if (set > 0)
         return set;
-    const int share = twi_cpu_allowed() / local_ranks;
-    return share < 1 ? 1 : share > TWI_TEAM_MAX ? TWI_TEAM_MAX : share;
+    return (int)twi_min(twi_max(twi_cpu_allowed() / local_ranks, 1), TWI_TEAM_MAX);
 }
 
 static twi_team_t *allocate(int n_workers)

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/sizes.h"
 #include "cpu/cpu.h"
 #include "task/engine.h"
 #include "transport/bell.h"
@@ -33,7 +34,7 @@ tw_status_t twi_engine_create(twi_transport_t *transport, twi_engine_t **engine_
     e->chunk_end = calloc(size, sizeof *e->chunk_end);
     e->scratch = aligned_alloc(TWI_LINE, TWI_SCRATCH_BYTES);
     const size_t l2 = twi_cpu_topology()->l2_bytes;
-    e->stream_bytes = l2 > STREAM_MIN ? l2 : STREAM_MIN;
+    e->stream_bytes = twi_max_u64(l2, STREAM_MIN);
     tw_status_t status = TW_OK;
     if (!e->peer_staged || !e->sources || !e->chunk_end || !e->scratch)
         status = twi_fail(TW_ERR_NO_MEMORY, "no memory for a task engine of %zu ranks", size);
@@ -243,8 +244,7 @@ static void fill_entry(twi_engine_t *e, twi_task_t *task, const twi_task_args_t 
 /* With the lock. */
 static void commit(twi_engine_t *e, twi_task_t *task, uint32_t rounds)
 {
-    const uint32_t left = task->repeat - task->committed;
-    task->committed += rounds < left ? rounds : left;
+    task->committed += (uint32_t)twi_min(rounds, task->repeat - task->committed);
     tell_own_threads(e);
     if (e->health == TW_OK)
         (void)twi_engine_publish(e);
@@ -255,8 +255,7 @@ static tw_status_t check_steps(const twi_engine_t *e, const twi_task_args_t *arg
 {
     uint64_t longest = args->count;
     for (int r = 0; args->arrays[TWI_SEND_COUNTS] && r < e->size; r++)
-        if (args->arrays[TWI_SEND_COUNTS][r] > longest)
-            longest = args->arrays[TWI_SEND_COUNTS][r];
+        longest = twi_max_u64(longest, args->arrays[TWI_SEND_COUNTS][r]);
     if (!e->must_stage || longest / twi_stage_pitch(e, args) < (1u << TWI_TASK_STEP_BITS) - 1)
         return TW_OK;
     return twi_fail(TW_ERR_UNSUPPORTED,
@@ -492,8 +491,8 @@ int64_t twi_engine_query(twi_engine_t *e, uint64_t number)
     int64_t rounds = task->coll ? 0 : task->local_done;
     if (task->coll && e->done_round > task->first)
         rounds = (int64_t)(e->done_round - task->first);
-    if (task->coll && rounds > (int64_t)task->repeat)
-        rounds = (int64_t)task->repeat;
+    if (task->coll)
+        rounds = twi_min(rounds, task->repeat);
     unlock(e);
     return status == TW_OK || status == TW_IN_PROGRESS ? rounds : (int64_t)status;
 }

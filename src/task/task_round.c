@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/sizes.h"
 #include "task/engine.h"
 
 #define BRIEF_LOOKS 256 /* about a microsecond */
@@ -94,10 +95,8 @@ static void consume(twi_engine_t *e, const twi_round_t *round)
 static tw_status_t complete_staged(twi_engine_t *e, const twi_round_t *round, uint64_t hash, twi_need_t *need)
 {
     uint64_t steps = 0;
-    for (int r = 0; r < e->size; r++) {
-        const uint64_t n = twi_stage_steps(round, r);
-        steps = n > steps ? n : steps;
-    }
+    for (int r = 0; r < e->size; r++)
+        steps = twi_max_u64(steps, twi_stage_steps(round, r));
     for (; e->done_step < steps; step_done(e)) {
         bool hash_differs = false;
         /* our own step first: consuming may overwrite what it sends (in place) */

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "base/sizes.h"
 #include "task/engine.h"
 #include "transport/bell.h"
 
@@ -27,7 +28,7 @@ size_t twi_engine_stage_bytes(void)
 {
     const size_t eager = TWI_SLOTS * slot_pitch(twi_config()->eager_bytes);
     const size_t stage = TWI_SLOTS * slot_pitch(twi_config()->stage_bytes);
-    return eager > stage ? eager : stage;
+    return twi_max_u64(eager, stage);
 }
 
 tw_status_t twi_stage_init(twi_engine_t *e)
@@ -86,10 +87,8 @@ uint64_t twi_stage_steps(const twi_round_t *round, int rank)
 {
     const uint64_t uniform = twi_round_entry(round, rank)->count;
     uint64_t longest = uniform;
-    for (int dst = 0; uniform == 0 && dst < round->size; dst++) { /* alltoallv */
-        const uint64_t n = round->coll->sent(round, rank, dst).n;
-        longest = n > longest ? n : longest;
-    }
+    for (int dst = 0; uniform == 0 && dst < round->size; dst++) /* alltoallv */
+        longest = twi_max_u64(longest, round->coll->sent(round, rank, dst).n);
     if (longest == round->pitch)
         return 1;
     return round->pitch ? (longest + round->pitch - 1) / round->pitch : UINT64_MAX;
@@ -113,10 +112,8 @@ bool twi_stage_holds_slot(const twi_engine_t *e, uint64_t staged, int rank)
 uint64_t twi_stage_done_floor(const twi_engine_t *e)
 {
     uint64_t floor = UINT64_MAX;
-    for (int r = 0; r < e->size; r++) {
-        const uint64_t done = twi_load(&twi_engine_board(e, r)->done);
-        floor = done < floor ? done : floor;
-    }
+    for (int r = 0; r < e->size; r++)
+        floor = twi_min_u64(floor, twi_load(&twi_engine_board(e, r)->done));
     return floor;
 }
 
@@ -137,7 +134,7 @@ static void copy_block(const twi_round_t *round, int dst, uint64_t first, uint8_
     const twi_block_t block = round->coll->sent(round, round->rank, dst);
     if (first >= block.n)
         return;
-    const uint64_t n = block.n - first < round->pitch ? block.n - first : round->pitch;
+    const uint64_t n = twi_min_u64(block.n - first, round->pitch);
     const uint8_t *send = (const uint8_t *)(uintptr_t)twi_round_entry(round, round->rank)->send;
     memcpy(to, send + (block.offset + first) * round->elem_bytes, n * round->elem_bytes);
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/sizes.h"
 #include "task/engine.h"
 
 #define DRAIN_NS 2000000000u
@@ -180,7 +181,7 @@ static bool is_busy(const twi_engine_t *e, int rank)
  */
 void twi_engine_drain(twi_engine_t *e)
 {
-    const uint64_t patience = e->transport->timeout_ns < DRAIN_NS ? e->transport->timeout_ns : DRAIN_NS;
+    const uint64_t patience = twi_min_u64(e->transport->timeout_ns, DRAIN_NS);
     const uint64_t deadline = twi_now_ns() + patience;
     atomic_thread_fence(memory_order_seq_cst);
     for (int r = 0; r < e->size; r++) {

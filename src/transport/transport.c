@@ -19,6 +19,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "base/sizes.h"
 #include "transport/bell.h"
 #include "transport/shm/shm.h"
 
@@ -117,7 +118,7 @@ static void fill_hello(const twi_transport_t *t, const twi_transport_args_t *arg
     cpu_set_t set;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) == 0)
-        memcpy(hello->cpus, &set, sizeof set < sizeof hello->cpus ? sizeof set : sizeof hello->cpus);
+        memcpy(hello->cpus, &set, twi_min_u64(sizeof set, sizeof hello->cpus));
     copy_text(hello->name, sizeof hello->name, args->name);
 }
 

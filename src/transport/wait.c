@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/sizes.h"
 #include "transport/bell.h"
 #include "transport/transport.h"
 
@@ -165,11 +166,6 @@ static uint64_t patience_left(const twi_wait_t *w, twi_patience_t *p, uint64_t n
     return silent < limit_ns ? limit_ns - silent : 0;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 tw_status_t twi_transport_wait_until(twi_transport_t *t, const twi_wait_t *w, twi_patience_t *patience,
                                      uint64_t until_ns)
 {
@@ -196,7 +192,7 @@ tw_status_t twi_transport_wait_until(twi_transport_t *t, const twi_wait_t *w, tw
             twi_bell_cancel(own);
             return TW_IN_PROGRESS;
         }
-        twi_bell_sleep(own, seen, least(least(rest, NAP_NS), until_ns - now));
+        twi_bell_sleep(own, seen, twi_min_u64(twi_min_u64(rest, NAP_NS), until_ns - now));
     }
     if (status == TW_OK)
         status = timed_out(t, w, limit_ns);
