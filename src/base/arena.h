@@ -9,13 +9,15 @@
  */
 #include <stddef.h>
 
+#include "base/sizes.h"
+
 typedef struct twi_arena_block twi_arena_block_t;
 
 typedef struct twi_arena {
     twi_arena_block_t *blocks; /* pieces are taken from the first one */
 } twi_arena_t;
 
-#define TWI_ARENA_ALIGN 128 /* two cache lines: processors fetch them in pairs */
+#define TWI_ARENA_ALIGN TWI_LINE_PAIR
 
 /* A piece for n items, aligned to TWI_ARENA_ALIGN; NULL: no memory, or sizes that do not fit any. */
 void *twi_arena_take(twi_arena_t *arena, size_t n, size_t item_bytes);

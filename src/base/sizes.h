@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TWI_BASE_SIZES_H
 #define TWI_BASE_SIZES_H
-/* Small arithmetic of sizes: of numbers >= 0 and units > 0. */
+/* Small arithmetic of sizes, of numbers >= 0 and units > 0, and the sizes of cache lines. */
 #include <stdint.h>
+
+#define TWI_CACHE_LINE 64
+#define TWI_LINE_PAIR 128 /* the spatial prefetcher fetches cache lines in pairs */
 
 /* Never overflows. */
 static inline int64_t twi_ceil_div(int64_t value, int64_t unit)

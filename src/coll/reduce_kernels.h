@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "base/sizes.h"
 #include "coll/reduce_level.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -34,7 +35,6 @@ VECTOR(f32v, float);
 typedef u32v u32v_loose __attribute__((aligned(1), may_alias));
 
 enum {
-    LINE_BYTES = 64,
     BLOCK = 4,          /* vectors; a block is whole lines, a line whole vectors */
     AHEAD_BYTES = 1536, /* prefetch distance: the hardware's own falls behind with two streams or more */
 };
@@ -53,7 +53,7 @@ INLINE u32v get(const void *p)
 INLINE u32v get_ahead(const void *p, size_t at, int i)
 {
     const char *from = (const char *)p + at + (size_t)i * RED_BYTES;
-    if ((size_t)i * RED_BYTES % LINE_BYTES == 0)
+    if ((size_t)i * RED_BYTES % TWI_CACHE_LINE == 0)
         __builtin_prefetch((const void *)((uintptr_t)from + AHEAD_BYTES)); /* may lie past the end */
     return get(from);
 }
@@ -295,7 +295,7 @@ INLINE void range(uint32_t dtype, uint32_t op, const job_t job, size_t at, size_
 #ifdef RED_STREAM
 static size_t bytes_to_line(const void *p)
 {
-    return -(uintptr_t)p % LINE_BYTES;
+    return -(uintptr_t)p % TWI_CACHE_LINE;
 }
 
 static void copy_stream(void *dst, const void *src, size_t bytes)
@@ -358,7 +358,7 @@ static void rows_plain(const twi_rows_t *rows)
 static void rows_stream(const twi_rows_t *rows)
 {
     const uintptr_t odd = (uintptr_t)rows->dst | (uintptr_t)rows->dst_step | rows->bytes;
-    copy_rows(rows, odd % LINE_BYTES == 0);
+    copy_rows(rows, odd % TWI_CACHE_LINE == 0);
 }
 
 static void copy_all(const job_t job, size_t bytes, bool stream)

@@ -46,7 +46,6 @@
 
 #define SPIN_NS 20000
 #define SPINS_PER_CLOCK 16 /* looks at the word between looks at the clock */
-#define LINE_BYTES 64
 
 enum { CPU_LIMIT = 1 << 16 };
 
@@ -69,13 +68,13 @@ struct twi_team {
     int free_cpu; /* the CPU left to the caller; -1: workers are not bound */
     pthread_mutex_t callers;
 
-    _Alignas(LINE_BYTES) _Atomic uint32_t job; /* number of the job and JOB_SLEEPERS */
-    twi_team_fn fn;                            /* NULL: the workers end */
+    _Alignas(TWI_CACHE_LINE) _Atomic uint32_t job; /* number of the job and JOB_SLEEPERS */
+    twi_team_fn fn;                                /* NULL: the workers end */
     void *arg;
 
-    _Alignas(LINE_BYTES) _Atomic uint32_t left; /* workers still busy and LEFT_SLEEPER */
+    _Alignas(TWI_CACHE_LINE) _Atomic uint32_t left; /* workers still busy and LEFT_SLEEPER */
 
-    _Alignas(LINE_BYTES) worker_t workers[]; /* [0] is the thread of worker 1 */
+    _Alignas(TWI_CACHE_LINE) worker_t workers[]; /* [0] is the thread of worker 1 */
 };
 
 /* This thread runs a share of some team. */
@@ -313,8 +312,8 @@ static int default_size(int local_ranks)
 static twi_team_t *allocate(int n_workers)
 {
     const size_t wanted = sizeof(twi_team_t) + (size_t)(n_workers - 1) * sizeof(worker_t);
-    const size_t bytes = (wanted + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
-    twi_team_t *team = aligned_alloc(LINE_BYTES, bytes);
+    const size_t bytes = (wanted + TWI_CACHE_LINE - 1) / TWI_CACHE_LINE * TWI_CACHE_LINE;
+    twi_team_t *team = aligned_alloc(TWI_CACHE_LINE, bytes);
     if (team == NULL)
         return NULL;
     memset(team, 0, bytes);

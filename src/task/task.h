@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/sizes.h"
 #include "transport/transport.h"
 
 #define TWI_TASK_RING 128u /* task entries a rank keeps visible: two sessions of at most 64 tasks */
@@ -43,21 +44,21 @@ typedef struct twi_entry {
     uint8_t skip_own;                /* leave the own block alone */
 } twi_entry_t;
 
-_Static_assert(sizeof(twi_entry_t) <= TWI_LINE, "an entry is two cache lines");
+_Static_assert(sizeof(twi_entry_t) <= TWI_LINE_PAIR, "an entry is two cache lines");
 
 /* Per-rank arrays of alltoallv, one set for each entry of the ring. */
 enum { TWI_SEND_COUNTS, TWI_SEND_DISPLS, TWI_RECV_COUNTS, TWI_RECV_DISPLS, TWI_N_ARRAYS };
 
 typedef struct twi_board {
     /* Owner writes both (release), peers read (acquire). One line: they change together. */
-    _Alignas(TWI_LINE) _Atomic uint64_t ready; /* TWI_EPOCH: first round and step not yet published */
-    _Atomic uint64_t done;                     /* TWI_EPOCH: first round and step not yet completed */
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t ready; /* TWI_EPOCH: first round and step not yet published */
+    _Atomic uint64_t done;                          /* TWI_EPOCH: first round and step not yet completed */
     /* Claimed chunks of this rank's share of the rounds; anybody may take the next one (task_share.c). */
-    _Alignas(TWI_LINE) _Atomic uint64_t claimed;
-    _Alignas(TWI_LINE) _Atomic uint64_t finished; /* fetch_add (release) by whoever ran a chunk */
-    _Alignas(TWI_LINE) _Atomic uint64_t doing;    /* owner: 1 + rank whose share it works on, 0: nothing */
-    _Atomic uint64_t touching;                    /* threads of the owner that use buffers of peers for an operator */
-    _Alignas(TWI_LINE) twi_entry_t entries[TWI_TASK_RING];
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t claimed;
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t finished; /* fetch_add (release) by whoever ran a chunk */
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t doing;    /* owner: 1 + rank whose share it works on, 0: nothing */
+    _Atomic uint64_t touching; /* threads of the owner that use buffers of peers for an operator */
+    _Alignas(TWI_LINE_PAIR) twi_entry_t entries[TWI_TASK_RING];
 } twi_board_t;
 
 /* ---- Collectives, as the engine sees them (src/coll) ---- */

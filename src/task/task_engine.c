@@ -32,7 +32,7 @@ tw_status_t twi_engine_create(twi_transport_t *transport, twi_engine_t **engine_
     e->peer_staged = calloc(size, sizeof *e->peer_staged);
     e->sources = calloc(size, sizeof *e->sources);
     e->chunk_end = calloc(size, sizeof *e->chunk_end);
-    e->scratch = aligned_alloc(TWI_LINE, TWI_SCRATCH_BYTES);
+    e->scratch = aligned_alloc(TWI_LINE_PAIR, TWI_SCRATCH_BYTES);
     const size_t l2 = twi_cpu_topology()->l2_bytes;
     e->stream_bytes = twi_max_u64(l2, STREAM_MIN);
     tw_status_t status = TW_OK;

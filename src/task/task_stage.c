@@ -21,7 +21,7 @@
 
 static size_t slot_pitch(size_t payload)
 {
-    return (sizeof(twi_slot_t) + payload + TWI_LINE - 1) / TWI_LINE * TWI_LINE;
+    return (sizeof(twi_slot_t) + payload + TWI_LINE_PAIR - 1) / TWI_LINE_PAIR * TWI_LINE_PAIR;
 }
 
 size_t twi_engine_stage_bytes(void)

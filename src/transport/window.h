@@ -18,25 +18,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/sizes.h"
 #include "base/status.h"
 
-#define TWI_LINE 128 /* two cache lines: the spatial prefetcher fetches them in pairs */
+#define TWI_LINE TWI_LINE_PAIR
 #define TWI_NONCE_BYTES 16
 
 /* Health of a rank as its peers see it; leaves OK once, by compare and swap. */
 enum { TWI_HEALTH_OK = 0, TWI_HEALTH_CHANGING = 1, TWI_HEALTH_LEFT = 2, TWI_HEALTH_FAILED = 3, TWI_HEALTH_ABORTED = 4 };
 
 typedef struct twi_window_header {
-    _Alignas(TWI_LINE) uint8_t nonce[TWI_NONCE_BYTES]; /* proves that the right page was mapped */
-    uint8_t probe[TWI_NONCE_BYTES];                    /* target of a peer's test write */
+    _Alignas(TWI_LINE_PAIR) uint8_t nonce[TWI_NONCE_BYTES]; /* proves that the right page was mapped */
+    uint8_t probe[TWI_NONCE_BYTES];                         /* target of a peer's test write */
 
     /* Owner writes; pairs: text and status are stored before health (release), peers load health (acquire). */
-    _Alignas(TWI_LINE) _Atomic uint32_t health;
+    _Alignas(TWI_LINE_PAIR) _Atomic uint32_t health;
     int32_t status; /* tw_status_t of the failure */
     char reason[TWI_ERROR_MAX];
 
     /* See bell.h. */
-    _Alignas(TWI_LINE) _Atomic uint32_t bell;
+    _Alignas(TWI_LINE_PAIR) _Atomic uint32_t bell;
     _Atomic uint32_t sleeping;
 } twi_window_header_t;
 
