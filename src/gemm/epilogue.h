@@ -32,11 +32,11 @@ typedef struct twi_gemm_epilogue {
     int64_t x3_ld; /* elements between rows */
 } twi_gemm_epilogue_t;
 
-/* Another place for a tile. */
-typedef struct twi_gemm_also {
-    char *at;     /* of its first element */
-    int64_t step; /* bytes between rows */
-} twi_gemm_also_t;
+/* Rows of a matrix, or of a part of one. */
+typedef struct twi_gemm_rows {
+    char *at;     /* of the first element */
+    int64_t step; /* bytes from a row to the next */
+} twi_gemm_rows_t;
 
 /* A tile: the first element is (row, col). */
 typedef struct twi_gemm_part {
@@ -46,7 +46,7 @@ typedef struct twi_gemm_part {
     int rows, cols;
     void *out; /* of element (row, col), any alignment that its type has */
     int64_t ld_out;
-    const twi_gemm_also_t *also;
+    const twi_gemm_rows_t *also; /* other places, to which it goes as well */
     int n_also;
     int stream; /* rows of all places are whole lines, and may be stored around the caches */
     /* Results to be added up, our own being number `own` of them, which is not looked at; NULL: none. */

@@ -117,7 +117,7 @@ INLINE pair_t rounded(uint32_t type, pair_t v)
 /* Where a row goes. */
 typedef struct places {
     char *out;
-    const twi_gemm_also_t *also;
+    const twi_gemm_rows_t *also;
     int n_also;
     int64_t row, at; /* in the others: row, and bytes of the row */
     bool stream;

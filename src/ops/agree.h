@@ -10,7 +10,7 @@ void twi_entry_fill(twi_op_t *op, int64_t m);
 /* Lends peers a matrix of ours, rows of row_bytes that are `step` apart, if it is in our window; whether it is. */
 bool twi_entry_lend(twi_op_t *op, const void *matrix, int64_t rows, int64_t row_bytes, int64_t step);
 /* What a rank that has entered lends; at NULL: nothing. */
-twi_gemm_also_t twi_entry_lent(const twi_op_t *op, int rank);
+twi_gemm_rows_t twi_entry_lent(const twi_op_t *op, int rank);
 
 /* Shows the entry, and op->lists in the first slot, to the peers. */
 void twi_entry_publish(twi_op_t *op);

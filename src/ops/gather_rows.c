@@ -86,7 +86,7 @@ static const char *row_now(const twi_op_t *op, const gather_t *g, int source, in
         *step_out = product->lda * twi_gemm_kind_bytes(product->kind);
         return (const char *)product->a + row * *step_out;
     }
-    const twi_gemm_also_t lent = twi_entry_lent(op, source);
+    const twi_gemm_rows_t lent = twi_entry_lent(op, source);
     *step_out = lent.at ? lent.step : g->row_bytes;
     return lent.at ? lent.at + row * lent.step : twi_gather_row(op, g, source, row);
 }

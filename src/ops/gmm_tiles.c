@@ -15,10 +15,10 @@ void twi_gmm_find_lent(const twi_op_t *op, const twi_op_worker_t *worker)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
     for (int d = 0; d < op->size; d++) {
-        twi_gemm_also_t *to = &worker->others[d];
-        *to = (twi_gemm_also_t){.at = NULL};
+        twi_gemm_rows_t *to = &worker->others[d];
+        *to = (twi_gemm_rows_t){.at = NULL};
         if (d == op->rank)
-            *to = (twi_gemm_also_t){product->c, product->ldc * (int64_t)twi_dtype_bytes(product->epilogue.out_type)};
+            *to = (twi_gemm_rows_t){product->c, product->ldc * (int64_t)twi_dtype_bytes(product->epilogue.out_type)};
         else if (twi_transport_health(op->transport, d) == TWI_HEALTH_OK)
             *to = twi_entry_lent(op, d);
     }
@@ -33,7 +33,7 @@ static target_t target_of(const gmm_tiles_t *t, const twi_gemm_tile_t *tile, int
     while (row >= begin[(d + 1) * e])
         d++;
     const int64_t rows = twi_least(begin[(d + 1) * e] - row, tile->rows - first);
-    const twi_gemm_also_t *lent = &t->worker->others[d];
+    const twi_gemm_rows_t *lent = &t->worker->others[d];
     if (lent->at) {
         const int64_t y_row = t->g->y_row[d * e + j] + row - begin[d * e];
         return (target_t){lent->at + y_row * lent->step + tile->col * t->item_bytes, lent->step, rows};

@@ -180,7 +180,7 @@ void twi_mm_tiles_sum(mm_tiles_t *tiles, const mm_rows_t *rows, int64_t col, int
 void twi_mm_tiles_tell(const mm_tiles_t *tiles, mm_rows_t *rows, int64_t end);
 /* The way of results from their owner to a y. */
 twi_panels_t twi_mm_tiles_results(const mm_tiles_t *tiles, const mm_rows_t *rows, int owner, const mm_piece_t *piece,
-                                  twi_gemm_also_t y);
+                                  twi_gemm_rows_t y);
 /* Results of the int8 wire. */
 void twi_mm_tiles_dequantise(const mm_tiles_t *tiles, const mm_rows_t *rows, int owner, const mm_piece_t *piece);
 
@@ -205,7 +205,7 @@ void twi_mm_help_run(twi_op_t *op, int owner, int64_t item, twi_op_worker_t *wor
 /* mm_reduce_copies.c: results on their way from their owner's slot to y. */
 
 /* A piece to a y. */
-void twi_mm_move_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_gemm_also_t y, twi_copy_rows_fn copy_rows,
+void twi_mm_move_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_gemm_rows_t y, twi_copy_rows_fn copy_rows,
                        twi_op_worker_t *worker);
 /* To ours. */
 void twi_mm_copy_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_op_worker_t *worker);

@@ -2,7 +2,7 @@
 /* Results of mm_reduce_scatter and mm_all_reduce on their way from their owner's slot to y. */
 #include "ops/mm_reduce.h"
 
-void twi_mm_move_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_gemm_also_t y, twi_copy_rows_fn copy_rows,
+void twi_mm_move_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_gemm_rows_t y, twi_copy_rows_fn copy_rows,
                        twi_op_worker_t *worker)
 {
     mm_reduce_t *r = op->state;
@@ -20,7 +20,7 @@ void twi_mm_copy_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_op_
 {
     const mm_reduce_t *r = op->state;
     const twi_gemm_problem_t *product = &op->problem.product;
-    const twi_gemm_also_t y = {.at = product->c, .step = product->ldc * r->out_bytes};
+    const twi_gemm_rows_t y = {.at = product->c, .step = product->ldc * r->out_bytes};
     const twi_gemm_strip_t part = twi_mm_piece_part(r, owner, piece);
     const uint64_t begin = twi_trace_begin(op);
     twi_mm_move_piece(op, owner, piece, y, r->copy_rows, worker);

@@ -144,9 +144,9 @@ static bool is_healthy(const twi_op_t *op, int rank)
 }
 
 /* What a rank lends; at NULL: nothing, or it has given up. */
-static twi_gemm_also_t y_of(const twi_op_t *op, int rank)
+static twi_gemm_rows_t y_of(const twi_op_t *op, int rank)
 {
-    return is_healthy(op, rank) ? twi_entry_lent(op, rank) : (twi_gemm_also_t){.at = NULL};
+    return is_healthy(op, rank) ? twi_entry_lent(op, rank) : (twi_gemm_rows_t){.at = NULL};
 }
 
 static bool take(const twi_op_t *op, int owner, int64_t number)
@@ -161,7 +161,7 @@ static bool take(const twi_op_t *op, int owner, int64_t number)
 static void deliver(twi_op_t *op, int owner, const mm_piece_t *piece, int rank, twi_op_worker_t *worker)
 {
     const mm_reduce_t *r = op->state;
-    const twi_gemm_also_t y = y_of(op, rank);
+    const twi_gemm_rows_t y = y_of(op, rank);
     if (y.at && (r->gathers || rank == owner))
         twi_mm_move_piece(op, owner, piece, y, rank == op->rank ? r->copy_rows : r->push_rows, worker);
 }

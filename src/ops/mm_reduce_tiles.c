@@ -89,7 +89,7 @@ static void find_others(mm_tiles_t *t)
 {
     const twi_op_t *op = t->op;
     const int other = 1 - op->rank;
-    twi_gemm_also_t y = {.at = NULL};
+    twi_gemm_rows_t y = {.at = NULL};
     if (t->r->gathers && op->size == 2)
         y = twi_entry_lent(op, other);
     t->slot_results = t->r->gathers && !y.at;
@@ -110,14 +110,14 @@ static void find_bases(mm_tiles_t *t)
 }
 
 /* Element (row, col) of the product in the y of a peer. */
-static twi_gemm_also_t other_at(const mm_tiles_t *t, int i, int64_t row, int64_t col)
+static twi_gemm_rows_t other_at(const mm_tiles_t *t, int i, int64_t row, int64_t col)
 {
-    const twi_gemm_also_t *other = &t->worker->others[i];
+    const twi_gemm_rows_t *other = &t->worker->others[i];
     const int64_t at = row * other->step + (t->col + col) * t->r->out_bytes;
-    return (twi_gemm_also_t){.at = other->at + at, .step = other->step};
+    return (twi_gemm_rows_t){.at = other->at + at, .step = other->step};
 }
 
-static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int64_t cols, twi_gemm_also_t to,
+static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int64_t cols, twi_gemm_rows_t to,
                        twi_copy_rows_fn copy_rows)
 {
     const twi_rows_t copy = {
@@ -135,7 +135,7 @@ static void store_rows(const mm_tiles_t *t, const char *tile, int64_t rows, int6
 static void store_block(const mm_tiles_t *t, int64_t row, int64_t rows, int64_t col, int64_t cols, const char *block)
 {
     const twi_op_problem_t *problem = &t->op->problem;
-    const twi_gemm_also_t y = {.at = y_at(t, row, col), .step = problem->product.ldc * t->r->out_bytes};
+    const twi_gemm_rows_t y = {.at = y_at(t, row, col), .step = problem->product.ldc * t->r->out_bytes};
     if (problem->wire == TW_WIRE_INT8) {
         const bool stream = t->r->streams && twi_panels_lines(y.at, y.step, cols * t->r->out_bytes);
         t->r->wire->dequantise(t->r->out_type, (const int8_t *)block, rows, cols, problem->comm_scale_2 + t->col + col,
@@ -174,7 +174,7 @@ void twi_mm_tiles_sum(mm_tiles_t *t, const mm_rows_t *rows, int64_t col, int64_t
 /* ---- Results ----------------------------------------------------------------------------------- */
 
 twi_panels_t twi_mm_tiles_results(const mm_tiles_t *t, const mm_rows_t *rows, int owner, const mm_piece_t *piece,
-                                  twi_gemm_also_t y)
+                                  twi_gemm_rows_t y)
 {
     const twi_gemm_kernel_t *kernel = t->op->plan.kernel;
     const mm_strip_t *strip = rows->strip;
@@ -256,15 +256,15 @@ static void look_for_partials(mm_tiles_t *t, mm_rows_t *rows, int64_t col, int64
 }
 
 /* The places of a result besides our y; they last until the one after the next is asked for. */
-static int list_places(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot, const twi_gemm_also_t **also_out)
+static int list_places(mm_tiles_t *t, const twi_gemm_tile_t *tile, char *slot, const twi_gemm_rows_t **also_out)
 {
     t->turn ^= 1;
-    twi_gemm_also_t *also = t->worker->also + t->turn * (t->op->size + 1);
+    twi_gemm_rows_t *also = t->worker->also + t->turn * (t->op->size + 1);
     int n = 0;
     for (; n < t->n_others; n++)
         also[n] = other_at(t, n, tile->row, tile->col - t->col);
     if (t->slot_results)
-        also[n++] = (twi_gemm_also_t){.at = slot, .step = tile->cols * t->r->out_bytes};
+        also[n++] = (twi_gemm_rows_t){.at = slot, .step = tile->cols * t->r->out_bytes};
     *also_out = also;
     return n;
 }

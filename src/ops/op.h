@@ -36,8 +36,8 @@ typedef struct twi_op_worker {
     const void **all_sources;     /* [2][size] */
     const void **sources;         /* one half of them */
     const char **bases;           /* [size] */
-    twi_gemm_also_t *others;      /* [size] */
-    twi_gemm_also_t *also;        /* [2][size + 1], one half after the other */
+    twi_gemm_rows_t *others;      /* [size] y of ranks */
+    twi_gemm_rows_t *also;        /* [2][size + 1], one half after the other */
     const twi_products_t *packed; /* whose strip the panels are of, and which */
     int64_t packed_strip;
 } twi_op_worker_t;

@@ -85,8 +85,8 @@ static layout_t worker_layout(const twi_op_t *op)
     layout_t layout = {
         .tile = (size_t)TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX * 4,
         .sources = lines(2 * (int64_t)op->size * (int64_t)sizeof(void *)),
-        .others = lines((int64_t)op->size * (int64_t)sizeof(twi_gemm_also_t)),
-        .also = lines(2 * ((int64_t)op->size + 1) * (int64_t)sizeof(twi_gemm_also_t)),
+        .others = lines((int64_t)op->size * (int64_t)sizeof(twi_gemm_rows_t)),
+        .also = lines(2 * ((int64_t)op->size + 1) * (int64_t)sizeof(twi_gemm_rows_t)),
     };
     for (size_t i = 0; i < 2; i++) {
         const twi_gemm_plan_t *plan = plans[i];
@@ -116,8 +116,8 @@ static bool place_worker(twi_op_worker_t *worker, const layout_t *layout)
         worker->tiles[i] = at;
     worker->all_sources = worker->sources = (const void **)(void *)at;
     worker->bases = (const char **)(void *)(at + layout->sources);
-    worker->others = (twi_gemm_also_t *)(void *)(at + 2 * layout->sources);
-    worker->also = (twi_gemm_also_t *)(void *)(at + 2 * layout->sources + layout->others);
+    worker->others = (twi_gemm_rows_t *)(void *)(at + 2 * layout->sources);
+    worker->also = (twi_gemm_rows_t *)(void *)(at + 2 * layout->sources + layout->others);
     worker->packed = NULL;
     return true;
 }

@@ -57,11 +57,11 @@ bool twi_entry_lend(twi_op_t *op, const void *matrix, int64_t rows, int64_t row_
     return op->entry.lent != 0;
 }
 
-twi_gemm_also_t twi_entry_lent(const twi_op_t *op, int rank)
+twi_gemm_rows_t twi_entry_lent(const twi_op_t *op, int rank)
 {
     const twi_call_entry_t *entry = twi_entry_of(op, rank);
     char *at = entry->lent ? (char *)twi_transport_at(op->transport, rank, entry->lent - 1) : NULL;
-    return (twi_gemm_also_t){.at = at, .step = entry->lent_step};
+    return (twi_gemm_rows_t){.at = at, .step = entry->lent_step};
 }
 
 void twi_entry_publish(twi_op_t *op)

@@ -175,7 +175,7 @@ typedef struct call {
     twi_gemm_epilogue_t epilogue; /* pointers that are not NULL become those of the arrays */
     twi_gemm_part_t part;
     const void *addends[MAX_ADDENDS];
-    twi_gemm_also_t also; /* of the tile's first row; step 0: none */
+    twi_gemm_rows_t also; /* of the tile's first row; step 0: none */
     bool at_end;
 } call_t;
 

@@ -166,7 +166,7 @@ typedef struct copier {
     const engine_t *engine;
     uint16_t *copy;        /* [m][ldc] */
     uint8_t *copied;       /* [m][ldc] */
-    twi_gemm_also_t *also; /* of each tile */
+    twi_gemm_rows_t *also; /* of each tile */
     int64_t n_tiles, n_copies;
 } copier_t;
 
@@ -180,7 +180,7 @@ static void copy_place(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t
     CHECK(part->out == (uint16_t *)c->engine->c + at && part->ld_out == ldc);
     place->tag = 1 + i;
     if (i % 3 == 0) {
-        c->also[i] = (twi_gemm_also_t){.at = (char *)(c->copy + at), .step = ldc * 2};
+        c->also[i] = (twi_gemm_rows_t){.at = (char *)(c->copy + at), .step = ldc * 2};
         part->also = &c->also[i];
         part->n_also = 1;
         c->n_copies++;

@@ -163,7 +163,7 @@ typedef struct short_case {
     int32_t ibias[2 * SIDE];
     float scale[2 * SIDE], fbias[2 * SIDE], token[2 * SIDE];
     const void *addend_at[ADDENDS_MAX];
-    twi_gemm_also_t also[ALSO_MAX];
+    twi_gemm_rows_t also[ALSO_MAX];
 } short_case_t;
 
 /* Small enough at times that results are denormal, and large enough that they overflow. */
@@ -207,9 +207,9 @@ static void cancel(short_case_t *c, int addend)
 
 static void finish_short(short_case_t *c, twi_gemm_part_t part, const twi_gemm_epilogue_t *epilogue)
 {
-    twi_gemm_also_t also[ALSO_MAX];
+    twi_gemm_rows_t also[ALSO_MAX];
     for (int i = 0; i < part.n_also; i++)
-        also[i] = (twi_gemm_also_t){.at = (char *)c->wanted[1 + i], .step = LINE};
+        also[i] = (twi_gemm_rows_t){.at = (char *)c->wanted[1 + i], .step = LINE};
     part.out = c->wanted[0];
     part.also = also;
     twi_gemm_finish(TWI_ISA_PORTABLE)(epilogue, &part);
@@ -226,7 +226,7 @@ static void try_short(const twi_gemm_kernel_t *kernel, int rows, bool f16, bool 
     for (int a = 0; a < ADDENDS_MAX; a++)
         c.addend_at[a] = c.addends[a];
     for (int i = 0; i < ALSO_MAX; i++)
-        c.also[i] = (twi_gemm_also_t){.at = (char *)c.places[1 + i], .step = LINE};
+        c.also[i] = (twi_gemm_rows_t){.at = (char *)c.places[1 + i], .step = LINE};
     const unsigned has = (unsigned)panels_below(&rng, 16);
     const twi_gemm_epilogue_t epilogue = {
         .integer = integer,
