@@ -104,11 +104,11 @@ typedef struct twi_gemm_plan {
     int64_t stored_bytes; /* of an element of B in its stored panel */
     bool direct;          /* stored panels of the weight are used as they are */
     bool quantised;       /* int8 weights of products of floats */
-    bool lanes;           /* panels of B are turned into lanes, */
-    bool widens;          /* which the kernel can do itself, */
-    bool scales;          /* and also dequantise */
-    bool asides;          /* the kernel can finish a tile during its call for the next one, */
-    bool makes;           /* and make panels of B on the way */
+    bool lanes;           /* panels of B are stored in another form than the kernel's lanes */
+    bool widens;          /* the kernel can make lanes of them itself */
+    bool scales;          /* the kernel can dequantise them itself */
+    bool asides;          /* the kernel can finish a tile during its call for the next one */
+    bool makes;           /* the kernel can make panels of B during its calls */
     bool streams;         /* tiles of C are written around the caches */
     size_t worker_bytes;  /* of memory that a worker needs */
 } twi_gemm_plan_t;

@@ -14,21 +14,25 @@
 #include "gemm/weight.h"
 
 enum {
-    ROWS = 256,         /* of a strip, and of a stack unless the following says otherwise */
-    TILES_LEAST = 128,  /* rows of a stack for tiles: for fewer of them B would go by too often, */
-    TILES_MOST = 1024,  /* and enough of them */
-    PLAIN_TALLER = 4,   /* a strip where panels of B are packed on the way is so many times as tall */
-    TILES_BYTES = 1024, /* of a column of a k-block for tiles, which take B as fast as the first-level cache has it */
-    TILES_WHOLE = 3072, /* up to here k is one block for tiles: without sums in between, */
-    TILES_NEAR = 1280,  /* and so many bytes of it in that cache, the others past it; */
-    MADE_WHOLE = 8192,  /* up to here if B is dequantised, all of a column by its first tile */
-    LANES_BYTES = 4096, /* for all whose steps leave time to bring B from the second-level cache, F16X2 too */
-    L2_BYTES = 1 << 20, /* of the second-level cache, if that is not known, */
-    L2_BYTES_MOST = 2 << 20, /* and of which use is made. Eighths of it for a stack of A in a pass: */
-    ROOM = 4,
-    ROOM_QUANTISED = 6,     /* for tiles, if B is dequantised on the way: that is worth some misses */
-    COLUMNS = 256,          /* nb, if there are several passes */
-    SUMS_BYTES = 512 << 10, /* of a stack and nb columns */
+    /* Rows of a strip and of a stack. */
+    ROWS = 256,             /* of a stack where nothing below applies; a strip has at least these */
+    TILES_ROWS_LEAST = 128, /* of a stack for tiles: with fewer of them B would go by too often */
+    TILES_ROWS_MOST = 1024, /* of a stack for tiles: more are not needed */
+    PACKED_ROWS = 4 * ROWS, /* of both where panels of B are packed on the way */
+    /* Bytes of a column of B in a k-block. */
+    TILES_BYTES = 1024,       /* for tiles, which take B as fast as the first-level cache has it */
+    TILES_WHOLE_BYTES = 3072, /* for tiles: if all of k is no more than this it is one block, without sums in between */
+    TILES_NEAR_BYTES = 1280,  /* of a k-block for tiles: these stay in the first-level cache, the others go past it */
+    MADE_WHOLE_BYTES = 8192,  /* as TILES_WHOLE_BYTES, if B is dequantised: all of a column by its first tile */
+    LANES_BYTES = 4096,       /* for kernels whose steps leave time to bring B from the second-level cache; F16X2 too */
+    /* The second-level cache, and what a stack of A may have of it in a pass. */
+    L2_BYTES = 1 << 20,      /* its size, if that is not known */
+    L2_BYTES_MOST = 2 << 20, /* more of it is not used */
+    STACK_EIGHTHS = 4,
+    STACK_EIGHTHS_QUANTISED = 6, /* for tiles, if B is dequantised on the way: that is worth some misses */
+    /* Sums that wait between several passes. */
+    COLUMNS = 256,          /* nb, at most */
+    SUMS_BYTES = 512 << 10, /* of a stack and nb columns, at most */
     LINE_BYTES = 64,
 };
 
@@ -69,7 +73,7 @@ static int64_t stack_room(const twi_gemm_plan_t *plan)
 {
     const int64_t l2 = (int64_t)twi_cpu_topology()->l2_bytes, whole = l2 > 0 ? at_most(l2, L2_BYTES_MOST) : L2_BYTES;
     const bool higher = is_tiles(plan) && plan->problem->weight && plan->quantised && !plan->lanes;
-    return whole / 8 * (higher ? ROOM_QUANTISED : ROOM);
+    return whole / 8 * (higher ? STACK_EIGHTHS_QUANTISED : STACK_EIGHTHS);
 }
 
 /* Rows of a stack; equal ones, if there is one group. */
@@ -77,11 +81,11 @@ static int64_t choose_stack(const twi_gemm_plan_t *plan)
 {
     const twi_gemm_problem_t *problem = plan->problem;
     if (!problem->weight)
-        return ROWS * PLAIN_TALLER;
+        return PACKED_ROWS;
     if (!is_tiles(plan))
         return ROWS;
     const int64_t row_bytes = at_least(plan->k_pad * twi_gemm_lane_bytes(plan->kernel->lane), 1);
-    const int64_t rows = at_most(at_least(stack_room(plan) / row_bytes, TILES_LEAST), TILES_MOST);
+    const int64_t rows = at_most(at_least(stack_room(plan) / row_bytes, TILES_ROWS_LEAST), TILES_ROWS_MOST);
     return problem->n_groups > 1 || problem->m == 0 ? rows : twi_ceil_div(problem->m, twi_ceil_div(problem->m, rows));
 }
 
@@ -95,7 +99,7 @@ static int64_t whole_bytes(const twi_gemm_plan_t *plan)
     if (!is_tiles(plan) || !problem->weight || plan->lanes ||
         problem->m <= plan->kernel->mr * at_least(problem->n_groups, 1))
         return 0;
-    return !plan->quantised ? TILES_WHOLE : plan->k_pad == problem->k ? MADE_WHOLE : 0;
+    return !plan->quantised ? TILES_WHOLE_BYTES : plan->k_pad == problem->k ? MADE_WHOLE_BYTES : 0;
 }
 
 static int64_t choose_kb(const twi_gemm_plan_t *plan, bool low)
@@ -141,7 +145,7 @@ bool twi_gemm_can_stream(const twi_gemm_plan_t *plan, uint32_t type)
     return plan->kernel->isa >= TWI_ISA_AVX512 && row % LINE_BYTES == 0;
 }
 
-/* Whole lines of C, and so many of them that they would not stay in a cache. */
+/* Whole lines of C, and more of them than would stay in a cache. */
 bool twi_gemm_streams(const twi_gemm_plan_t *plan, const void *c, int64_t ldc, int64_t rows, uint32_t type)
 {
     const int64_t row = ldc * (int64_t)twi_dtype_bytes(type);
@@ -168,8 +172,8 @@ void twi_gemm_plan(const twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
     plan.scales = plan.quantised && (kernel->flags & TWI_KERNEL_SCALES);
     plan.panel_bytes = twi_round_up(plan.k_pad * kernel->mr * twi_gemm_lane_bytes(kernel->lane), LINE_BYTES);
     plan.blocks = choose_blocks(&plan);
-    plan.near =
-        is_tiles(&plan) && kernel->lane != TWI_LANE_F16X2 ? TILES_NEAR / twi_gemm_lane_bytes(kernel->lane) : plan.k_pad;
+    plan.near = is_tiles(&plan) && kernel->lane != TWI_LANE_F16X2 ? TILES_NEAR_BYTES / twi_gemm_lane_bytes(kernel->lane)
+                                                                  : plan.k_pad;
     plan.asides = (kernel->flags & TWI_KERNEL_AMX) && plan.k_pad > 0;
     plan.makes = plan.asides && problem->weight && plan.lanes != plan.quantised;
     plan.streams =

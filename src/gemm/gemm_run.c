@@ -18,8 +18,8 @@
 
 enum {
     ITEMS_PER_WORKER = 8, /* so that helping evens out what was uneven */
-    CHUNK_COLUMNS = 64,   /* the least that is worth an item, */
-    STRIP_PANELS = 4,     /* and panels of A, where there are several */
+    CHUNK_COLUMNS = 64,   /* about the least that is worth an item */
+    STRIP_PANELS = 4,     /* of A: a strip of no more than these is not cut again */
     SMALL_B_BYTES = 1 << 20,
     LINE_BYTES = 64,
 };

@@ -16,8 +16,8 @@ enum {
     LINE_BYTES = 64,
     AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
     WIDEN_ROWS = 48,    /* of a stack, at most: for more of them lanes are made once */
-    SCALE_TILES = 1,    /* of a column, at most: for more of them int8 weights are dequantised once; */
-    SCALE_TILES_16 = 2, /* the same if an instruction rounds them */
+    SCALE_TILES = 1,    /* of a column, at most: for more of them int8 weights are dequantised once */
+    SCALE_TILES_16 = 2, /* the same where an instruction rounds them */
 };
 
 /* ---- Modes ------------------------------------------------------------------------------------- */
@@ -282,7 +282,7 @@ static void *part(char *base, size_t *at, int64_t bytes)
     return base && bytes > 0 ? base + here : NULL;
 }
 
-/* Whether the kernel makes lanes for so many rows. */
+/* Whether the kernel makes lanes for a stack of `rows` rows. */
 static bool widens(const twi_gemm_plan_t *plan, int64_t rows)
 {
     return plan->widens && rows <= WIDEN_ROWS;

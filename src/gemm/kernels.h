@@ -71,8 +71,9 @@ typedef struct twi_gemm_ready {
     const void *sums;            /* of that row; those for the next panel are acc_step bytes later */
     const twi_gemm_epilogue_t *epilogue;
     twi_gemm_row_fn *finish; /* of a row */
-    bool cast;               /* rounds once, to 16 bits, without x3 and addends, */
-    bool add; /* or to bf16 and with addends, of as many columns: then kernels need `finish` for rare values only */
+    /* Output is 16 bits, without x3: kernels finish rows themselves, and call `finish` for NaNs and similar only. */
+    bool cast;      /* and there are no addends */
+    bool add;       /* it is bf16, and there are addends, whose rows have as many elements as those of the part */
 } twi_gemm_ready_t; /* of TWI_GEMM_ROW_COLS columns, which are also those of its sums */
 
 /*
@@ -102,11 +103,11 @@ typedef struct twi_gemm_make {
 typedef struct twi_gemm_call {
     const void *a, *b;
     int64_t panels;   /* of A, 1 or more */
-    int64_t a_step;   /* bytes from one to the next, */
-    int64_t acc_step; /* and from its sums to the next ones; 0: all have one place, and are finished before the next */
-    bool stored; /* b is not lanes yet but elements of `kind` in the same places, for kernels with TWI_KERNEL_WIDENS, */
-    twi_gemm_kind_t kind;
-    twi_gemm_scales_t scales; /* or int8 with these, for kernels with TWI_KERNEL_SCALES; scale NULL: not int8 */
+    int64_t a_step;   /* bytes from a panel to the next */
+    int64_t acc_step; /* bytes between their sums; 0: all have one place, and are finished before the next */
+    bool stored;      /* b is not lanes yet but elements in the same places: of `kind`, or int8 if there are `scales` */
+    twi_gemm_kind_t kind;     /* of the product, if b is stored: for kernels with TWI_KERNEL_WIDENS */
+    twi_gemm_scales_t scales; /* for kernels with TWI_KERNEL_SCALES; scale NULL: none */
     void *acc;
     /*
      * For lanes U8: 128 times the sum of each column of b, [nr], 64-byte aligned. The first call with a b leaves it

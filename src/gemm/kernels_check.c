@@ -154,7 +154,7 @@ bool twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind
     const bool tiles = (kernel->flags & TWI_KERNEL_AMX) != 0;
     trial_t *t = aligned_alloc(LINE_BYTES, sizeof *t);
     if (!t)
-        return true; /* whoever multiplies will miss it, too */
+        return true; /* no memory for the trial: take the kernel on trust */
     t->kernel = kernel;
     t->kind = kind;
     t->k = K - kernel->ks / 2;

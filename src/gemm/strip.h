@@ -56,8 +56,8 @@ typedef struct strip_work {
     twi_gemm_row_fn *row[2];      /* of it: without addends, and with them */
     int64_t out_bytes;            /* of an element */
     bool rounds;                  /* it rounds once, to 16 bits */
-    bool widens;                  /* the kernel makes lanes of panels of B, for each tile anew, */
-    bool scales;                  /* and dequantises int8 weights, if it can use their scales */
+    bool widens;                  /* the kernel makes lanes of panels of B, for each tile anew */
+    bool scales;                  /* the kernel dequantises int8 weights, if it can use their scales */
     strip_memory_t memory;
     int64_t n_tiles; /* panels of A: tiles of a column */
 } strip_work_t;

@@ -6,7 +6,7 @@
 
 enum {
     LINE_BYTES = 64,
-    ADDEND_TILES = 2, /* addends are asked for so many tiles ahead */
+    ADDEND_TILES = 2, /* addends are asked for this many tiles ahead */
 };
 
 void twi_strip_finishing_begin(const strip_work_t *w)

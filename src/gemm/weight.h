@@ -45,7 +45,7 @@ tw_status_t twi_gemm_weight_plan(const twi_gemm_weight_source_t *source, tw_weig
 /* Writes all of it at `memory`, header->bytes long and aligned. */
 void twi_gemm_weight_fill(const twi_gemm_weight_source_t *source, const tw_weight_t *header, void *memory);
 
-/* Whether memory of so many bytes holds a weight that this process can use now. */
+/* Whether `bytes` bytes of memory hold a weight that this process can use now. */
 tw_status_t twi_gemm_weight_check(const void *memory, size_t bytes, const char *name);
 
 static inline const char *twi_gemm_weight_panel(const tw_weight_t *weight, int64_t matrix, int64_t panel)

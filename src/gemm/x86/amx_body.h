@@ -25,9 +25,9 @@ enum {
     AMX_LINE = 64,
     AMX_HALF = 16,          /* rows, and columns of four bytes, of a tile */
     AMX_PLANE_BYTES = 2048, /* of a panel in one step: 32 rows of a line; F16X2 has two */
-    AMX_A_LD = 64,          /* bytes between rows of a tile in a panel of A, */
-    AMX_B_LD = 128,         /* in a panel of B, */
-    AMX_ACC_LD = 128,       /* and in the sums */
+    AMX_A_LD = 64,          /* bytes between rows of a tile in a panel of A */
+    AMX_B_LD = 128,         /* the same in a panel of B */
+    AMX_ACC_LD = 128,       /* the same in the sums */
     AMX_A_LOWER = 1024,     /* from the upper to the lower tile of A */
     AMX_B_RIGHT = 64,       /* from the left to the right tile of B */
     AMX_ACC_LOWER = 2048,   /* from the upper to the lower tiles of the sums */
@@ -120,17 +120,17 @@ enum { AMX_TOUCH = 1, AMX_CAST = 2, AMX_ROWS = 4, AMX_SPLIT = 8, AMX_DEQUANT = 1
 
 typedef struct amx_side {
     const twi_gemm_call_t *call;
-    int64_t gaps;                        /* of a panel, */
-    int64_t near;                        /* and steps to come whose b stays in the first-level cache */
-    const char *ahead;                   /* what to ask for, */
-    int64_t ahead_lines;                 /* at each step */
+    int64_t gaps;                        /* of a panel */
+    int64_t near;                        /* steps to come whose b stays in the first-level cache */
+    const char *ahead;                   /* what to ask for next */
+    int64_t ahead_lines;                 /* of it at each step */
     int64_t touches, rows, makes, calls; /* pieces for a panel */
     int64_t touch_due, rows_due, make_due, call_due;
     twi_touch_t touch;
     const twi_gemm_part_t *part; /* that is finished */
-    int row;                     /* the next one of it, */
-    const float *row_from;       /* and its sums; if rows are cast or added up: */
-    char *row_to;
+    int row;                     /* the next one of it */
+    const float *row_from;       /* its sums */
+    char *row_to;                /* this and the next ones only if rows are cast or added up */
     int64_t row_step;
     bool stream, f16;
     const int32_t *ibias; /* of the columns of the tile, as the next two; NULL: none */
@@ -142,8 +142,8 @@ typedef struct amx_side {
     uint16_t *make_to;
     int64_t make_left;                     /* lines of the step, or of the group */
     const float *make_scale, *make_offset; /* of the group */
-    int kinds;                             /* that there are; known to the compiler, */
-    bool integer;                          /* as is whether sums are int32 */
+    int kinds;                             /* AMX_...: what there is to do; known to the compiler */
+    bool integer;                          /* sums are int32; known to the compiler */
 } amx_side_t;
 
 /* One step: multiplies planes at a and b into the sums, and has amx_gap before each few products. */

@@ -40,8 +40,9 @@ typedef float floats_t __attribute__((vector_size(KERNEL_BYTES), may_alias));
 typedef int32_t bits_t __attribute__((vector_size(KERNEL_BYTES)));
 
 enum {
-    LANES = 16, /* what B holds: lanes, or elements of a kind, */
-    SCALED = 8, /* and this, where they are int8 with scales */
+    /* What B holds: this, or a twi_gemm_kind_t, to which SCALED is added where its elements are int8 with scales. */
+    LANES = 16,
+    SCALED = 8,
     SUMS_ARE_FLOATS = _Generic((KERNEL_SUM)0, float : 1, default : 0),
     A_STEP_BYTES = 4 * KERNEL_MR,
     B_STEP_BYTES = 2 * KERNEL_BYTES,
