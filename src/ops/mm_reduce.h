@@ -54,17 +54,24 @@ enum { MM_TODO, MM_COMPUTED, MM_GIVEN };
 /* Whether the own strips of a batch are given; decided by the first worker that comes to it. */
 enum { MM_UNDECIDED, MM_KEEP, MM_GIVE };
 
+/* How a rank comes by the rows of its y. */
+typedef enum mm_results {
+    MM_OWN_SHARE,     /* mm_reduce_scatter: it sums them, and nobody else wants them */
+    MM_COPIED,        /* mm_all_reduce: it sums its share, and gets those of the others from their owners */
+    MM_SUMMED_BY_ALL, /* mm_all_reduce: it sums all of them, as every rank does */
+} mm_results_t;
+
 typedef struct mm_reduce {
     twi_schedule_t schedule;
-    bool gathers;    /* mm_all_reduce with a second leg: results are copied from their owners */
-    bool everything; /* mm_all_reduce where every rank sums all rows */
-    bool defer;      /* own partials always go to the slot first */
-    bool streams;    /* the result is written around the caches */
-    bool lends;      /* others may write to our y */
-    bool pushed;     /* the other of two ranks does so with its results */
-    bool helps;      /* we sum what others give */
-    bool gives_all;  /* whether we are behind or not */
-    int64_t marks;   /* own pieces that we mark; those after them are kept */
+    bool all_reduce; /* y has all rows, not those of our share only */
+    mm_results_t results;
+    bool defer;     /* own partials always go to the slot first */
+    bool streams;   /* the result is written around the caches */
+    bool lends;     /* others may write to our y */
+    bool pushed;    /* the other of two ranks does so with its results */
+    bool helps;     /* we sum what others give */
+    bool gives_all; /* whether we are behind or not */
+    int64_t marks;  /* own pieces that we mark; those after them are kept */
     uint32_t out_type;
     int64_t wire_bytes, out_bytes; /* of an element */
     int64_t round_cols;            /* but for the last round */

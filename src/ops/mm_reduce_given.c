@@ -162,7 +162,7 @@ static void deliver(twi_op_t *op, int owner, const mm_piece_t *piece, int rank, 
 {
     const mm_reduce_t *r = op->state;
     const twi_gemm_rows_t y = y_of(op, rank);
-    if (y.at && (r->gathers || rank == owner))
+    if (y.at && (r->all_reduce || rank == owner))
         twi_mm_move_piece(op, owner, piece, y, rank == op->rank ? r->copy_rows : r->push_rows, worker);
 }
 

@@ -4,10 +4,10 @@
 #include "ops/mm_reduce.h"
 
 enum {
-    PIECE_ITEMS = 32 << 10,     /* about that many elements in a piece, */
-    PIECES_MAX = 16,            /* but no more pieces than that in a strip */
-    STRIPS_MOST = 1 << 20,      /* in all rounds, about; so that their pieces can be counted */
-    EVERYTHING_BYTES = 1 << 20, /* of all partials: up to here every rank sums all rows, which saves a leg */
+    PIECE_ITEMS = 32 << 10,        /* about that many elements in a piece, */
+    PIECES_MAX = 16,               /* but no more pieces than that in a strip */
+    STRIPS_MOST = 1 << 20,         /* in all rounds, about; so that their pieces can be counted */
+    SUMMED_BY_ALL_BYTES = 1 << 20, /* of all partials: up to here every rank sums all rows, which saves a leg */
 };
 
 /* ---- Schedule ---------------------------------------------------------------------------------- */
@@ -16,9 +16,9 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
     const int64_t all = product->m * product->n * r->wire_bytes;
-    const int64_t second = r->gathers ? product->m * product->n * r->out_bytes : 0;
+    const int64_t second = r->all_reduce ? product->m * product->n * r->out_bytes : 0;
     /* Own rows of a low product come after those for others: the least that a rank has. Shares are as if fused. */
-    const int64_t mr = op->plan.kernel->mr, share = r->gathers ? twi_round_up(share_rows, mr) : share_rows;
+    const int64_t mr = op->plan.kernel->mr, share = r->all_reduce ? twi_round_up(share_rows, mr) : share_rows;
     const int64_t least = product->m > 0 ? product->m - (twi_ceil_div(product->m, share) - 1) * share : 0;
     const twi_model_args_t args = {
         .plan = &op->plan,
@@ -26,8 +26,8 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
         .shard_rows = share_rows,
         .bytes = all,
         .wire_bytes = all + second,
-        .waits = r->gathers ? 2 : 1,
-        .panels = r->gathers ? 0 : op->size * twi_ceil_div(share_rows, mr),
+        .waits = r->all_reduce ? 2 : 1,
+        .panels = r->all_reduce ? 0 : op->size * twi_ceil_div(share_rows, mr),
         .apart = product->m <= TWI_STRIP_ROWS ? least : 0,
         .slots_bytes = op->ops->slots_bytes,
         .size = op->size,
@@ -38,9 +38,8 @@ static void choose(twi_op_t *op, mm_reduce_t *r, int64_t share_rows)
     /* What does not fit as a whole is cut as if it were fused. */
     if (r->schedule.rounds > 1)
         r->schedule.fused = true;
-    const bool small = !r->schedule.fused && all * op->size <= EVERYTHING_BYTES;
-    r->everything = r->gathers && (op->size == 1 || small);
-    r->gathers = r->gathers && !r->everything;
+    const bool small = !r->schedule.fused && all * op->size <= SUMMED_BY_ALL_BYTES;
+    r->results = !r->all_reduce ? MM_OWN_SHARE : op->size == 1 || small ? MM_SUMMED_BY_ALL : MM_COPIED;
 }
 
 /* Rows of a strip. Fused, strips of all owners make up a batch, so that own rows are a part of every batch. */
@@ -81,7 +80,7 @@ static void cut_shares(const twi_op_t *op, mm_reduce_t *r, int64_t rows)
 {
     const int64_t m = op->problem.product.m;
     for (int d = 0; d < op->size; d++) {
-        const int64_t first = r->everything ? 0 : twi_least(d * rows, m);
+        const int64_t first = r->results == MM_SUMMED_BY_ALL ? 0 : twi_least(d * rows, m);
         r->shares[d] = (mm_share_t){.row = first, .rows = twi_least(rows, m - first)};
     }
 }
@@ -230,7 +229,7 @@ twi_gemm_strip_t twi_mm_piece_part(const mm_reduce_t *r, int owner, const mm_pie
 static int64_t share_rows(const twi_op_t *op, const mm_reduce_t *r, int64_t owner_rows)
 {
     const int64_t m = op->problem.product.m, even = twi_ceil_div(m, op->size);
-    if (r->everything)
+    if (r->results == MM_SUMMED_BY_ALL)
         return m;
     if (owner_rows > 0)
         return owner_rows;

@@ -22,7 +22,7 @@ static char *tile_at(const mm_tiles_t *t, const mm_strip_t *strip, const char *b
 /* The row of the product that the y of a rank begins with. */
 static int64_t first_row(const mm_reduce_t *r, int rank)
 {
-    return r->gathers || r->everything ? 0 : r->shares[rank].row;
+    return r->all_reduce ? 0 : r->shares[rank].row;
 }
 
 /* Element (row, col) of the product in y. */
@@ -77,7 +77,8 @@ static void sum_rows(const mm_tiles_t *t, int64_t rows, int64_t col, int64_t col
 /* Where the result of a block that begins at row `first` is left: in the owner's slot for others, or here. */
 static char *result_at(const mm_tiles_t *t, const mm_strip_t *strip, int64_t first, int64_t col, int64_t cols)
 {
-    return t->r->gathers || t->in_slot ? tile_at(t, strip, t->own, first, col, cols) : t->worker->tiles[TILE_RESULT];
+    return t->r->results == MM_COPIED || t->in_slot ? tile_at(t, strip, t->own, first, col, cols)
+                                                    : t->worker->tiles[TILE_RESULT];
 }
 
 /*
@@ -90,9 +91,9 @@ static void find_others(mm_tiles_t *t)
     const twi_op_t *op = t->op;
     const int other = 1 - op->rank;
     twi_gemm_rows_t y = {.at = NULL};
-    if (t->r->gathers && op->size == 2)
+    if (t->r->results == MM_COPIED && op->size == 2)
         y = twi_entry_lent(op, other);
-    t->slot_results = t->r->gathers && !y.at;
+    t->slot_results = t->r->results == MM_COPIED && !y.at;
     t->n_others = 0;
     t->others_lines = true;
     if (!y.at || twi_transport_health(op->transport, other) != TWI_HEALTH_OK)
@@ -228,7 +229,7 @@ void twi_mm_tiles_tell(const mm_tiles_t *t, mm_rows_t *rows, int64_t end)
 {
     const mm_reduce_t *r = t->r;
     const int64_t strips = r->shares[t->op->rank].n;
-    if (!r->gathers)
+    if (r->results != MM_COPIED)
         return;
     twi_stream_fence();
     while (rows->told < end) {
@@ -392,7 +393,7 @@ twi_gemm_hook_t twi_mm_tiles_hook(mm_tiles_t *tiles)
     return (twi_gemm_hook_t){
         .user = tiles,
         .place = place_tile,
-        .done = tiles->r->gathers || tiles->op->problem.wire != TW_WIRE_OUT ? finish_tile : NULL,
+        .done = tiles->r->results == MM_COPIED || tiles->op->problem.wire != TW_WIRE_OUT ? finish_tile : NULL,
     };
 }
 

@@ -187,7 +187,7 @@ static void count_reads(twi_op_t *op, const mm_reduce_t *r)
 {
     const int64_t chunks = r->schedule.fused ? r->products.n_chunks : 1;
     int64_t copied = 0;
-    for (int d = 0; r->gathers && d < op->size; d++)
+    for (int d = 0; r->results == MM_COPIED && d < op->size; d++)
         copied += d == op->rank ? 0 : r->shares[d].n;
     for (int64_t i = 0; i < op->n_rounds; i++)
         op->reads.left[i] = r->shares[op->rank].n * chunks + (copied > 0 ? copied * twi_mm_pieces(op, r, i) : 0);
@@ -211,7 +211,7 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
     fill_queue(queue++, fused ? own * chunks : own, fused ? sum_lacks : rows_lack, fused ? run_sum : run_rows);
     for (int step = 1; step < op->size; step++, queue++) {
         queue->peer = (op->rank + step) % op->size;
-        const int64_t pieces = r->gathers ? twi_mm_all_pieces(op, r, r->shares[queue->peer].n) : 0;
+        const int64_t pieces = r->results == MM_COPIED ? twi_mm_all_pieces(op, r, r->shares[queue->peer].n) : 0;
         fill_queue(queue, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
     }
     fill_queue(queue++, rounds * r->n_batches * chunks, product_lacks, run_product);
@@ -233,8 +233,8 @@ static bool is_worth_helping(const twi_op_t *op, const mm_reduce_t *r)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
     const int64_t bytes = product->m * product->n * r->out_bytes, least = (int64_t)twi_config()->stream_bytes / 8;
-    return op->size > 1 && !r->everything && op->n_rounds == 1 && op->problem.wire != TW_WIRE_INT8 && bytes > 0 &&
-           bytes >= least && op->transport->spin_ns > 0;
+    return op->size > 1 && r->results != MM_SUMMED_BY_ALL && op->n_rounds == 1 && op->problem.wire != TW_WIRE_INT8 &&
+           bytes > 0 && bytes >= least && op->transport->spin_ns > 0;
 }
 
 /*
@@ -246,8 +246,8 @@ static bool is_worth_helping(const twi_op_t *op, const mm_reduce_t *r)
 static void lend_y(twi_op_t *op, mm_reduce_t *r)
 {
     const twi_gemm_problem_t *product = &op->problem.product;
-    const int64_t bytes = r->out_bytes, rows = r->gathers ? product->m : r->shares[op->rank].rows;
-    const bool pushes = r->gathers && op->size == 2 && op->problem.wire != TW_WIRE_INT8;
+    const int64_t bytes = r->out_bytes, rows = r->all_reduce ? product->m : r->shares[op->rank].rows;
+    const bool pushes = r->results == MM_COPIED && op->size == 2 && op->problem.wire != TW_WIRE_INT8;
     r->helps = r->schedule.fused && is_worth_helping(op, r);
     if (r->helps)
         r->marks = twi_least(twi_mm_all_pieces(op, r, r->shares[op->rank].n), TWI_MARKS_MOST);
@@ -255,7 +255,7 @@ static void lend_y(twi_op_t *op, mm_reduce_t *r)
     r->lends = (r->helps || pushes) && twi_gemm_can_stream(&op->plan, r->out_type) &&
                twi_entry_lend(op, product->c, rows, product->n * bytes, product->ldc * bytes);
     r->pushed = r->lends && pushes;
-    r->gives_all = r->lends && r->gathers && op->size > 2;
+    r->gives_all = r->lends && r->all_reduce && op->size > 2;
 }
 
 /* For what is worked out of the scales of the int8 wire. */
@@ -269,14 +269,14 @@ static tw_status_t wire_memory(const twi_op_t *op, mm_reduce_t *r)
     return r->inverse && r->ratio ? TW_OK : TW_ERR_NO_MEMORY;
 }
 
-static tw_status_t create(twi_op_t *op, bool gathers, int64_t owner_rows)
+static tw_status_t create(twi_op_t *op, bool all_reduce, int64_t owner_rows)
 {
     mm_reduce_t *r = twi_op_alloc(op, 1, sizeof *r);
     twi_gemm_problem_t *product = &op->problem.product;
     if (!r)
         return TW_ERR_NO_MEMORY;
     op->state = r;
-    r->gathers = gathers;
+    r->all_reduce = all_reduce;
     r->out_type = product->epilogue.out_type;
     r->out_bytes = (int64_t)twi_dtype_bytes(r->out_type);
     const tw_wire_t wire = op->problem.wire;
