@@ -55,7 +55,7 @@ typedef struct gather {
     gather_strip_t *strips;   /* by queue: first those whose rows are ours, then those of rank+1, ... */
     int64_t n_strips;
     _Atomic int64_t n_packed; /* strips, in a run */
-    int64_t *queue_first;     /* [size + 1] strips of each queue */
+    int64_t *queue_first;     /* [size + 1] the first strip of each of these queues */
     twi_products_t products, shared;
 } gather_t;
 

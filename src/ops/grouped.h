@@ -27,6 +27,6 @@ int64_t twi_counts_before(const int64_t *list, int64_t end);
 tw_status_t twi_counts_agree(const twi_op_t *op, const twi_counts_t *counts);
 
 /* A queue of one item that waits for all ranks to enter. */
-bool twi_counts_lack(twi_op_t *op, int peer, int64_t item, int rank);
+bool twi_counts_lack(twi_op_t *op, twi_item_t item, int rank);
 
 #endif

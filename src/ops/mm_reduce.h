@@ -194,7 +194,7 @@ void twi_mm_tiles_dequantise(const mm_tiles_t *tiles, const mm_rows_t *rows, int
 /* Whether the partial of own strip `own` in a round is not there yet; our own always is. */
 bool twi_mm_partial_lacks(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64_t round, int rank);
 
-/* mm_reduce_given.c: sums that are left to whoever has time. Items are pieces of a rank's. */
+/* mm_reduce_given.c: sums that are left to whoever has time. */
 
 /* Tiles with so many rows more are multiplied. */
 void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t rows);
@@ -206,8 +206,9 @@ void twi_mm_mark(twi_op_t *op, const mm_reduce_t *r, const mm_batch_t *batch, bo
 bool twi_mm_given_lacks(const twi_op_t *op, const mm_reduce_t *r, int64_t own, int rank);
 /* Whether a piece of a rank's results, which are there, is one that it gave: then it is in every y that is lent. */
 bool twi_mm_was_given(const twi_op_t *op, int owner, int64_t number);
-bool twi_mm_help_lacks(twi_op_t *op, int owner, int64_t item, int rank);
-void twi_mm_help_run(twi_op_t *op, int owner, int64_t item, twi_op_worker_t *worker);
+/* An item is a piece of the peer's, be it ourselves. */
+bool twi_mm_help_lacks(twi_op_t *op, twi_item_t item, int rank);
+void twi_mm_help_run(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker);
 
 /* mm_reduce_copies.c: results on their way from their owner's slot to y. */
 
@@ -216,7 +217,8 @@ void twi_mm_move_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_gem
                        twi_op_worker_t *worker);
 /* To ours. */
 void twi_mm_copy_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_op_worker_t *worker);
-bool twi_mm_copy_lacks(twi_op_t *op, int peer, int64_t item, int rank);
-void twi_mm_copy_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
+/* An item is a piece of the peer's. */
+bool twi_mm_copy_lacks(twi_op_t *op, twi_item_t item, int rank);
+void twi_mm_copy_run(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker);
 
 #endif

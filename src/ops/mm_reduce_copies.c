@@ -28,24 +28,25 @@ void twi_mm_copy_piece(twi_op_t *op, int owner, const mm_piece_t *piece, twi_op_
 }
 
 /* An item is a piece of a peer's results. */
-bool twi_mm_copy_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+bool twi_mm_copy_lacks(twi_op_t *op, twi_item_t item, int rank)
 {
-    return rank == peer && !twi_op_has_result(op, peer, item + 1);
+    return rank == item.peer && !twi_op_has_result(op, item.peer, item.number + 1);
 }
 
 /* Whether who summed a piece has left it in our y. */
-static bool is_there(const twi_op_t *op, const mm_reduce_t *r, int peer, int64_t item)
+static bool is_there(const twi_op_t *op, const mm_reduce_t *r, int owner, int64_t number)
 {
-    return r->pushed || (r->lends && twi_mm_was_given(op, peer, item));
+    return r->pushed || (r->lends && twi_mm_was_given(op, owner, number));
 }
 
-void twi_mm_copy_run(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+void twi_mm_copy_run(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
     const mm_reduce_t *r = op->state;
-    const mm_piece_t piece = twi_mm_piece(op, r, r->shares[peer].n, item);
-    if (is_there(op, r, peer, item))
+    const int owner = item.peer;
+    const mm_piece_t piece = twi_mm_piece(op, r, r->shares[owner].n, item.number);
+    if (is_there(op, r, owner, item.number))
         twi_op_did_nothing(op);
     else
-        twi_mm_copy_piece(op, peer, &piece, worker);
+        twi_mm_copy_piece(op, owner, &piece, worker);
     twi_reads_finish(op, piece.round);
 }

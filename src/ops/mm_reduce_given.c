@@ -125,16 +125,17 @@ static bool strip_lacks(twi_op_t *op, const mm_reduce_t *r, int owner, int64_t s
  * Until its owner has marked it; and if it is given, until all partials are there. While it is not known whether it is,
  * they lack too: the owner is not asked before the others.
  */
-bool twi_mm_help_lacks(twi_op_t *op, int owner, int64_t item, int rank)
+bool twi_mm_help_lacks(twi_op_t *op, twi_item_t item, int rank)
 {
     const mm_reduce_t *r = op->state;
+    const int owner = item.peer;
     const bool agrees = twi_op_agrees(op, owner);
-    if (agrees && item >= twi_entry_of(op, owner)->marks)
+    if (agrees && item.number >= twi_entry_of(op, owner)->marks)
         return false;
-    const int64_t mark = agrees ? mark_of(op, owner, item) : TWI_MARK_NONE;
+    const int64_t mark = agrees ? mark_of(op, owner, item.number) : TWI_MARK_NONE;
     if (rank == owner)
         return mark == TWI_MARK_NONE;
-    const mm_piece_t piece = twi_mm_piece(op, r, r->shares[owner].n, item);
+    const mm_piece_t piece = twi_mm_piece(op, r, r->shares[owner].n, item.number);
     return (mark == TWI_MARK_NONE || mark == TWI_MARK_GIVEN) && strip_lacks(op, r, owner, piece.strip, rank);
 }
 
@@ -183,16 +184,18 @@ static void sum_piece(twi_op_t *op, int owner, int64_t number, twi_op_worker_t *
     twi_trace_end(op, begin, "reduce", worker, owner == op->rank ? -1 : owner, &part);
 }
 
-void twi_mm_help_run(twi_op_t *op, int owner, int64_t item, twi_op_worker_t *worker)
+void twi_mm_help_run(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
-    if (item >= twi_entry_of(op, owner)->marks || mark_of(op, owner, item) != TWI_MARK_GIVEN) {
+    const int owner = item.peer;
+    const int64_t number = item.number;
+    if (number >= twi_entry_of(op, owner)->marks || mark_of(op, owner, number) != TWI_MARK_GIVEN) {
         twi_op_did_nothing(op);
         return;
     }
     twi_engine_touch_begin(op->ops->engine);
-    if (is_healthy(op, owner) && take(op, owner, item)) {
-        sum_piece(op, owner, item, worker);
-        twi_board_store(mark_at(op, owner, item), TWI_CALL_EPOCH(op->call, TWI_MARK_DONE(op->size)));
+    if (is_healthy(op, owner) && take(op, owner, number)) {
+        sum_piece(op, owner, number, worker);
+        twi_board_store(mark_at(op, owner, number), TWI_CALL_EPOCH(op->call, TWI_MARK_DONE(op->size)));
         twi_transport_wake(op->transport);
     }
     twi_engine_touch_end(op->ops->engine);

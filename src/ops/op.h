@@ -44,16 +44,27 @@ typedef struct twi_op_worker {
 
 /* ---- Queues ------------------------------------------------------------------------------------ */
 
+/* What the callbacks of a queue are told of an item. */
+typedef struct twi_item {
+    int64_t number; /* in its queue */
+    int peer;       /* of its queue */
+} twi_item_t;
+
+/*
+ * True if the item cannot run because of something that `rank`, perhaps this one, has not done. Ranks are asked one
+ * after the other: once it is false for a rank it must stay false.
+ */
+typedef bool twi_lacks_fn(twi_op_t *op, twi_item_t item, int rank);
+typedef void twi_run_fn(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker);
+
 typedef struct twi_queue {
     _Alignas(TWI_LINE) _Atomic int64_t next; /* first item that nobody has taken; relaxed: items are independent */
     _Atomic int64_t n;                       /* may grow while another queue has items; release, acquire */
-    int peer;                                /* that it is about, or -1 */
+    int peer;                                /* the rank that its items are about, or -1 */
     bool optional;                           /* done for others: the call may end without it */
     _Atomic int lacked;                      /* the rank that it waited for at the last look; relaxed, only a hint */
-    /* Whether the item needs something that `rank` has not done yet, be it this rank. NULL: nothing, ever. Ranks are
-     * asked one after the other: what does not lack once must not lack later. */
-    bool (*lacks)(twi_op_t *op, int peer, int64_t item, int rank);
-    void (*run)(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker);
+    twi_lacks_fn *lacks;                     /* NULL: items are always ready */
+    twi_run_fn *run;
 } twi_queue_t;
 
 /* ---- Completion -------------------------------------------------------------------------------- */
@@ -163,8 +174,6 @@ struct twi_ops {
 bool twi_op_agrees(twi_op_t *op, int rank);
 bool twi_op_has_sent(twi_op_t *op, int rank, int64_t units);
 bool twi_op_has_result(twi_op_t *op, int rank, int64_t units);
-/* Takes the next item of a queue if it is ready. */
-bool twi_op_take(twi_op_t *op, twi_queue_t *queue, int64_t *item_out);
 /* TW_IN_PROGRESS when the clock passes until_ns; 0: a piece of work, or a look at the peers. */
 tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns);
 void twi_op_trouble(twi_op_t *op, tw_status_t status);
@@ -196,13 +205,20 @@ void twi_reads_finish(twi_op_t *op, int64_t round);
 bool twi_slot_open(twi_op_t *op, int64_t round);
 bool twi_slot_lacks(twi_op_t *op, int64_t round, int rank);
 
+/* How far a rank comes after ours: 0 for ourselves, size - 1 for the rank before us. */
+static inline int twi_op_distance(const twi_op_t *op, int rank)
+{
+    return (rank - op->rank + op->size) % op->size;
+}
+
 static inline char *twi_op_slot(const twi_op_t *op, int rank, int64_t round)
 {
     return twi_board_slot(op->transport, rank, op->call, round);
 }
 
-/* ops.c: memory for n queues, all empty. */
+/* ops.c: memory for n queues, all empty, and what one of them is to do. */
 tw_status_t twi_op_queues(twi_op_t *op, int n);
+void twi_op_queue(twi_queue_t *queue, int peer, int64_t n, twi_lacks_fn *lacks, twi_run_fn *run);
 /* Memory of the workers: grows to what the plans of the operator need. */
 tw_status_t twi_op_worker_memory(twi_op_t *op);
 

@@ -19,7 +19,7 @@ enum { QUEUE_MEET, QUEUE_SHOW, QUEUE_COPIES }; /* then a queue of products for e
 
 static twi_queue_t *copies_of(twi_op_t *op, int source)
 {
-    return &op->queues[QUEUE_COPIES + (source - op->rank + op->size) % op->size];
+    return &op->queues[QUEUE_COPIES + twi_op_distance(op, source)];
 }
 
 static int how_of(const gather_t *g)
@@ -42,31 +42,29 @@ static int64_t unit_rows(const gather_rows_t *shown, int64_t unit, int64_t *firs
     return rows < shown->n - first ? rows : shown->n - first;
 }
 
-static bool show_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+static bool show_lacks(twi_op_t *op, twi_item_t item, int rank)
 {
     int64_t first, round;
-    (void)peer;
-    (void)unit_rows(&state_of(op)->shown[op->rank], item, &first, &round);
+    (void)unit_rows(&state_of(op)->shown[op->rank], item.number, &first, &round);
     return twi_slot_lacks(op, round, rank);
 }
 
-static void run_show(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_show(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
     gather_t *g = state_of(op);
     const twi_gemm_problem_t *product = &op->problem.product;
     int64_t first, round;
-    const int64_t rows = unit_rows(&g->shown[op->rank], item, &first, &round);
+    const int64_t rows = unit_rows(&g->shown[op->rank], item.number, &first, &round);
     const int64_t step = product->lda * twi_gemm_kind_bytes(product->kind);
     const char *from = (const char *)product->a + first * step;
     char *to = twi_gather_row(op, g, op->rank, first);
     const uint64_t begin = twi_trace_begin(op);
-    (void)peer;
     if (!op->lends_rows)
         twi_gather_copy_rows(to, g->row_bytes, from, step, rows, g->row_bytes);
     if (g->token_bytes > 0)
         memcpy(twi_gather_token(op, g, op->rank, first), g->own_token + first, (size_t)rows * sizeof(float));
     twi_trace_end(op, begin, "send", worker, -1, &(twi_gemm_strip_t){.row = first, .rows = rows, .cols = product->k});
-    twi_units_finish(op, &op->sent, item, 1);
+    twi_units_finish(op, &op->sent, item.number, 1);
 }
 
 /* ---- Meeting, and copies of rows --------------------------------------------------------------- */
@@ -83,10 +81,9 @@ static tw_status_t begin_reads(twi_op_t *op, gather_t *g)
     return TW_OK;
 }
 
-static void run_meet(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_meet(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
     gather_t *g = state_of(op);
-    (void)peer;
     (void)item;
     (void)worker;
     tw_status_t status = twi_gather_meet(op, g);
@@ -103,29 +100,31 @@ static int64_t round_end(const gather_rows_t *shown, int64_t round)
 }
 
 /* An item is a round of the source. Our own rows, copied if there is no product, need no slot. */
-static bool copy_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+static bool copy_lacks(twi_op_t *op, twi_item_t item, int rank)
 {
-    const gather_rows_t *shown = &state_of(op)->shown[peer];
-    const int64_t end = round_end(shown, item);
-    return rank == peer && rank != op->rank && end > 0 && !twi_op_has_sent(op, peer, twi_gather_units(shown, end - 1));
+    const gather_rows_t *shown = &state_of(op)->shown[item.peer];
+    const int64_t end = round_end(shown, item.number);
+    return rank == item.peer && rank != op->rank && end > 0 &&
+           !twi_op_has_sent(op, item.peer, twi_gather_units(shown, end - 1));
 }
 
-static void run_copy(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_copy(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
     gather_t *g = state_of(op);
-    const gather_rows_t *shown = &g->shown[peer];
-    const int64_t round_first = item * shown->per_round, end = round_end(shown, item);
+    const gather_rows_t *shown = &g->shown[item.peer];
+    const int64_t round_first = item.number * shown->per_round, end = round_end(shown, item.number);
     const uint64_t begin = twi_trace_begin(op);
     for (int64_t j = 0; j < g->experts; j++) {
-        const int64_t at = peer * g->experts + j, from = g->from[at], till = from + g->count[at];
+        const int64_t at = item.peer * g->experts + j, from = g->from[at], till = from + g->count[at];
         const int64_t first = from > round_first ? from : round_first, stop = till < end ? till : end;
         if (first < stop)
-            twi_gather_copy(op, g, peer, first, g->to[at] + first - from, stop - first);
+            twi_gather_copy(op, g, item.peer, first, g->to[at] + first - from, stop - first);
     }
-    twi_trace_end(op, begin, "copy", worker, peer,
+    twi_trace_end(op, begin, "copy", worker, item.peer,
                   &(twi_gemm_strip_t){.row = round_first, .rows = end - round_first, .cols = op->problem.product.k});
-    atomic_store_explicit(&g->copied[peer][item], 1, memory_order_release); /* pairs with the load in rows_lack */
-    twi_reads_finish(op, item);
+    /* pairs with the load in rows_lack */
+    atomic_store_explicit(&g->copied[item.peer][item.number], 1, memory_order_release);
+    twi_reads_finish(op, item.number);
 }
 
 /* ---- Products ---------------------------------------------------------------------------------- */
@@ -152,24 +151,28 @@ static void rows_lack(void *arg, int source, int64_t row, int64_t to, int64_t ro
         l->found |= !atomic_load_explicit(&l->g->copied[source][i], memory_order_acquire);
 }
 
-static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+/* An item is a chunk of a strip whose last rows come from the peer. */
+static int64_t strip_of(const twi_op_t *op, const gather_t *g, twi_item_t item)
+{
+    return g->queue_first[twi_op_distance(op, item.peer)] + item.number / g->products.n_chunks;
+}
+
+static bool product_lacks(twi_op_t *op, twi_item_t item, int rank)
 {
     const gather_t *g = state_of(op);
-    const int64_t strip = g->queue_first[peer] + item / g->products.n_chunks;
     lacking_t lacking = {.op = op, .g = g, .rank = rank};
-    if (peer == 0)
+    if (item.peer == op->rank)
         return false;                /* all of its rows are ours */
     if (how_of(g) == GATHER_UNKNOWN) /* for all ranks: it may become known between two of them */
         return true;
-    twi_gather_each(op, g, &g->strips[strip], rows_lack, &lacking);
+    twi_gather_each(op, g, &g->strips[strip_of(op, g, item)], rows_lack, &lacking);
     return lacking.found;
 }
 
-/* `peer` is the number of the queue. */
-static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_product(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
     gather_t *g = state_of(op);
-    const int64_t number = g->queue_first[peer] + item / g->products.n_chunks, chunk = item % g->products.n_chunks;
+    const int64_t number = strip_of(op, g, item), chunk = item.number % g->products.n_chunks;
     twi_gemm_strip_t strip = {
         .group = g->strips[number].group,
         .row = g->strips[number].row,
@@ -179,13 +182,12 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
     };
     const uint64_t begin = twi_trace_begin(op);
     twi_products_run(op, &g->products, number, &strip, worker);
-    twi_trace_end(op, begin, "product", worker, (op->rank + peer) % op->size, &strip);
+    twi_trace_end(op, begin, "product", worker, item.peer, &strip);
 }
 
-static void run_shared(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_shared(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
-    (void)peer;
-    twi_shared_run(op, &state_of(op)->shared, item, worker);
+    twi_shared_run(op, &state_of(op)->shared, item.number, worker);
 }
 
 /*
@@ -211,22 +213,14 @@ static int64_t n_shown(const twi_op_t *op, const gather_t *g)
 static tw_status_t make_queues(twi_op_t *op, gather_t *g)
 {
     TW_TRY(twi_op_queues(op, QUEUE_COPIES + 2 * op->size + 1));
-    twi_queue_t *meet = &op->queues[QUEUE_MEET], *show = &op->queues[QUEUE_SHOW];
-    meet->n = g->grouped;
-    meet->lacks = twi_counts_lack;
-    meet->run = run_meet;
-    show->n = n_shown(op, g);
-    show->lacks = show_lacks;
-    show->run = run_show;
-    for (int s = 0; s < op->size; s++) {
-        copies_of(op, s)->peer = s;
-        copies_of(op, s)->lacks = copy_lacks;
-        copies_of(op, s)->run = run_copy;
-        twi_queue_t *products = &op->queues[QUEUE_COPIES + op->size + s];
-        products->peer = s;
-        products->n = (g->queue_first[s + 1] - g->queue_first[s]) * g->products.n_chunks;
-        products->lacks = product_lacks;
-        products->run = run_product;
+    twi_op_queue(&op->queues[QUEUE_MEET], -1, g->grouped, twi_counts_lack, run_meet);
+    twi_op_queue(&op->queues[QUEUE_SHOW], -1, n_shown(op, g), show_lacks, run_show);
+    for (int step = 0; step < op->size; step++) {
+        const int peer = (op->rank + step) % op->size;
+        const int64_t strips = g->queue_first[step + 1] - g->queue_first[step];
+        twi_op_queue(copies_of(op, peer), peer, 0, copy_lacks, run_copy); /* begin_reads says how many */
+        twi_op_queue(&op->queues[QUEUE_COPIES + op->size + step], peer, strips * g->products.n_chunks, product_lacks,
+                     run_product);
     }
     twi_shared_queue(&op->queues[QUEUE_COPIES + 2 * op->size], &g->shared, run_shared);
     return TW_OK;

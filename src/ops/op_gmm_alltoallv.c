@@ -18,7 +18,7 @@ enum { QUEUE_MEET, QUEUE_PRODUCTS, QUEUE_SHARED, QUEUE_COPIES }; /* the last for
 
 static twi_queue_t *copies_from(twi_op_t *op, int source)
 {
-    return &op->queues[QUEUE_COPIES + (source - op->rank + op->size) % op->size];
+    return &op->queues[QUEUE_COPIES + twi_op_distance(op, source)];
 }
 
 static tw_status_t meet(twi_op_t *op)
@@ -46,9 +46,8 @@ static tw_status_t meet(twi_op_t *op)
     return TW_OK;
 }
 
-static void run_meet(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_meet(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
-    (void)peer;
     (void)item;
     (void)worker;
     const tw_status_t status = meet(op);
@@ -58,12 +57,12 @@ static void run_meet(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
         twi_op_trouble(op, status); /* and nothing goes anywhere */
 }
 
-static bool copy_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+static bool copy_lacks(twi_op_t *op, twi_item_t item, int rank)
 {
     const gmm_t *g = state_of(op);
     if (rank == op->rank && !atomic_load_explicit(&g->met, memory_order_acquire))
         return true;
-    return rank == peer && !twi_op_has_sent(op, peer, g->pieces[peer][item].unit + 1);
+    return rank == item.peer && !twi_op_has_sent(op, item.peer, g->pieces[item.peer][item.number].unit + 1);
 }
 
 static twi_panels_t rows_of(const twi_op_t *op, int peer, const gmm_piece_t *piece)
@@ -86,14 +85,14 @@ static twi_panels_t rows_of(const twi_op_t *op, int peer, const gmm_piece_t *pie
     };
 }
 
-static void run_copy(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_copy(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
-    const gmm_piece_t *piece = &state_of(op)->pieces[peer][item];
-    const twi_panels_t rows = rows_of(op, peer, piece);
+    const gmm_piece_t *piece = &state_of(op)->pieces[item.peer][item.number];
+    const twi_panels_t rows = rows_of(op, item.peer, piece);
     const uint64_t begin = twi_trace_begin(op);
-    if (peer != op->rank && !state_of(op)->lends) /* else they are there */
+    if (item.peer != op->rank && !state_of(op)->lends) /* else they are there */
         twi_panels_copy(&rows, state_of(op)->copy_rows);
-    twi_trace_end(op, begin, "copy", worker, peer,
+    twi_trace_end(op, begin, "copy", worker, item.peer,
                   &(twi_gemm_strip_t){.row = piece->y_row, .rows = piece->rows, .cols = op->problem.product.n});
     twi_reads_finish(op, piece->round);
 }
@@ -101,14 +100,14 @@ static void run_copy(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *work
 /* ---- Products ---------------------------------------------------------------------------------- */
 
 /* Where rows go is known when all have entered; as every rank has to compute after that, nobody loses by the wait. */
-static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+static bool product_lacks(twi_op_t *op, twi_item_t item, int rank)
 {
     const gmm_t *g = state_of(op);
     if (op->size == 1)
         return false;
     if (!atomic_load_explicit(&g->met, memory_order_acquire))
-        return rank == op->rank || twi_counts_lack(op, peer, item, rank);
-    return twi_slot_lacks(op, g->strips[item / g->products.n_chunks].round, rank);
+        return rank == op->rank || twi_counts_lack(op, item, rank);
+    return twi_slot_lacks(op, g->strips[item.number / g->products.n_chunks].round, rank);
 }
 
 /* A chunk of a strip to its receivers. */
@@ -138,10 +137,10 @@ static void run_sent(twi_op_t *op, gmm_t *g, const gmm_strip_t *strip, int64_t n
         twi_units_finish(op, &op->sent, number, 1);
 }
 
-static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_product(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
     gmm_t *g = state_of(op);
-    const int64_t number = item / g->products.n_chunks, chunk = item % g->products.n_chunks;
+    const int64_t number = item.number / g->products.n_chunks, chunk = item.number % g->products.n_chunks;
     const gmm_strip_t *strip = &g->strips[number];
     twi_gemm_strip_t product = {
         .group = (int)strip->expert,
@@ -150,17 +149,15 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
         .col = chunk * g->products.chunk_cols,
         .cols = twi_products_cols(&g->products, chunk, op->problem.product.n),
     };
-    (void)peer;
     if (op->size > 1)
         run_sent(op, g, strip, number, &product, worker);
     else
         twi_products_run(op, &g->products, number, &product, worker);
 }
 
-static void run_shared(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_shared(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
-    (void)peer;
-    twi_shared_run(op, &state_of(op)->shared, item, worker);
+    twi_shared_run(op, &state_of(op)->shared, item.number, worker);
 }
 
 /* Products take copies along; the shared expert fills the time until copies are there. */
@@ -168,19 +165,12 @@ static tw_status_t make_queues(twi_op_t *op, gmm_t *g)
 {
     const bool empty = op->problem.product.n == 0;
     TW_TRY(twi_op_queues(op, QUEUE_COPIES + op->size));
-    twi_queue_t *meet_queue = &op->queues[QUEUE_MEET], *products = &op->queues[QUEUE_PRODUCTS];
-    meet_queue->n = 1;
-    meet_queue->lacks = twi_counts_lack;
-    meet_queue->run = run_meet;
-    products->n = empty ? 0 : g->n_strips * g->products.n_chunks;
-    products->lacks = product_lacks;
-    products->run = run_product;
+    twi_op_queue(&op->queues[QUEUE_MEET], -1, 1, twi_counts_lack, run_meet);
+    twi_op_queue(&op->queues[QUEUE_PRODUCTS], -1, empty ? 0 : g->n_strips * g->products.n_chunks, product_lacks,
+                 run_product);
     twi_shared_queue(&op->queues[QUEUE_SHARED], &g->shared, run_shared);
-    for (int s = 0; s < op->size; s++) {
-        copies_from(op, s)->peer = s;
-        copies_from(op, s)->lacks = copy_lacks;
-        copies_from(op, s)->run = run_copy;
-    }
+    for (int s = 0; s < op->size; s++)
+        twi_op_queue(copies_from(op, s), s, 0, copy_lacks, run_copy); /* `meet` says how many */
     return TW_OK;
 }
 

@@ -27,11 +27,10 @@ static place_t place_of(int64_t item, int64_t n, int64_t n_chunks)
 /* ---- Products ---------------------------------------------------------------------------------- */
 
 /* An item is a chunk of a batch in a round. */
-static bool product_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+static bool product_lacks(twi_op_t *op, twi_item_t item, int rank)
 {
     const mm_reduce_t *r = state_of(op);
-    (void)peer;
-    return twi_slot_lacks(op, place_of(item, r->n_batches, r->products.n_chunks).round, rank);
+    return twi_slot_lacks(op, place_of(item.number, r->n_batches, r->products.n_chunks).round, rank);
 }
 
 static void multiply(twi_op_t *op, mm_reduce_t *r, mm_tiles_t *tiles, const place_t *at)
@@ -76,14 +75,13 @@ static void finish_batch(twi_op_t *op, mm_reduce_t *r, const mm_tiles_t *tiles, 
     twi_mm_mark(op, r, batch, tiles->gives);
 }
 
-static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_product(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
     mm_reduce_t *r = state_of(op);
-    const place_t at = place_of(item, r->n_batches, r->products.n_chunks);
+    const place_t at = place_of(item.number, r->n_batches, r->products.n_chunks);
     const mm_batch_t *batch = &r->batches[at.number];
     const int64_t unit = at.round * r->n_batches + at.number;
     mm_tiles_t tiles = twi_mm_tiles(op, r, at.round, worker);
-    (void)peer;
     tiles.strip_of = r->panel_strip + batch->panel;
     tiles.gives = twi_mm_gives(op, r, at.number);
     for (int64_t i = 0; i < batch->n_sends + batch->n_own; i++) {
@@ -106,17 +104,16 @@ static void run_product(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *w
 /* ---- Sums -------------------------------------------------------------------------------------- */
 
 /* Fused: an item is what was late of a chunk of an own strip, or given to others. */
-static bool sum_lacks(twi_op_t *op, int peer, int64_t item, int rank)
+static bool sum_lacks(twi_op_t *op, twi_item_t item, int rank)
 {
     const mm_reduce_t *r = state_of(op);
-    const place_t at = place_of(item, r->shares[op->rank].n, r->products.n_chunks);
-    const uint8_t state = atomic_load_explicit(&r->own[item], memory_order_acquire);
-    (void)peer;
+    const place_t at = place_of(item.number, r->shares[op->rank].n, r->products.n_chunks);
+    const uint8_t state = atomic_load_explicit(&r->own[item.number], memory_order_acquire);
     if (state == MM_GIVEN)
         return twi_mm_given_lacks(op, r, at.number, rank);
     if (rank == op->rank || state == MM_TODO)
         return state == MM_TODO;
-    return r->late[item] > 0 && twi_mm_partial_lacks(op, r, at.number, at.round, rank);
+    return r->late[item.number] > 0 && twi_mm_partial_lacks(op, r, at.number, at.round, rank);
 }
 
 /* Columns of an own strip, up to `end`. */
@@ -143,12 +140,11 @@ static void finish_given(mm_tiles_t *tiles, mm_rows_t *rows, int64_t end)
     twi_mm_tiles_tell(tiles, rows, end);
 }
 
-static void run_sum(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_sum(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
     mm_reduce_t *r = state_of(op);
-    const place_t at = place_of(item, r->shares[op->rank].n, r->products.n_chunks);
-    (void)peer;
-    if (r->late[item] == 0) {
+    const place_t at = place_of(item.number, r->shares[op->rank].n, r->products.n_chunks);
+    if (r->late[item.number] == 0) {
         twi_op_did_nothing(op);
         return;
     }
@@ -156,27 +152,25 @@ static void run_sum(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worke
     mm_rows_t rows = twi_mm_rows(r, op->rank, at.number);
     rows.told = at.chunk * r->products.chunk_cols;
     const int64_t chunk_end = rows.told + twi_products_cols(&r->products, at.chunk, tiles.cols);
-    if (atomic_load_explicit(&r->own[item], memory_order_relaxed) == MM_GIVEN)
+    if (atomic_load_explicit(&r->own[item.number], memory_order_relaxed) == MM_GIVEN)
         finish_given(&tiles, &rows, chunk_end);
     else
-        sum_and_tell(&tiles, &rows, r->late[item] < chunk_end ? r->late[item] : chunk_end);
+        sum_and_tell(&tiles, &rows, r->late[item.number] < chunk_end ? r->late[item.number] : chunk_end);
     twi_reads_finish(op, at.round);
 }
 
 /* Not fused: an item is the own rows of a strip, of which everybody, we too, has a partial. */
-static bool rows_lack(twi_op_t *op, int peer, int64_t item, int rank)
+static bool rows_lack(twi_op_t *op, twi_item_t item, int rank)
 {
     const mm_reduce_t *r = state_of(op);
-    (void)peer;
-    return !twi_op_has_sent(op, rank, r->owned[r->shares[op->rank].first + item] + 1);
+    return !twi_op_has_sent(op, rank, r->owned[r->shares[op->rank].first + item.number] + 1);
 }
 
-static void run_rows(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker)
+static void run_rows(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
     mm_reduce_t *r = state_of(op);
     mm_tiles_t tiles = twi_mm_tiles(op, r, 0, worker);
-    mm_rows_t rows = twi_mm_rows(r, op->rank, item);
-    (void)peer;
+    mm_rows_t rows = twi_mm_rows(r, op->rank, item.number);
     sum_and_tell(&tiles, &rows, tiles.cols);
     twi_reads_finish(op, 0);
 }
@@ -193,14 +187,6 @@ static void count_reads(twi_op_t *op, const mm_reduce_t *r)
         op->reads.left[i] = r->shares[op->rank].n * chunks + (copied > 0 ? copied * twi_mm_pieces(op, r, i) : 0);
 }
 
-static void fill_queue(twi_queue_t *queue, int64_t n, bool (*lacks)(twi_op_t *, int, int64_t, int),
-                       void (*run)(twi_op_t *, int, int64_t, twi_op_worker_t *))
-{
-    queue->n = n;
-    queue->lacks = lacks;
-    queue->run = run;
-}
-
 static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
 {
     const bool fused = r->schedule.fused;
@@ -208,19 +194,19 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
     const int64_t own = rounds * r->shares[op->rank].n;
     TW_TRY(twi_op_queues(op, 1 + op->size + (r->helps ? op->size : 0)));
     twi_queue_t *queue = op->queues;
-    fill_queue(queue++, fused ? own * chunks : own, fused ? sum_lacks : rows_lack, fused ? run_sum : run_rows);
+    twi_op_queue(queue++, -1, fused ? own * chunks : own, fused ? sum_lacks : rows_lack, fused ? run_sum : run_rows);
     for (int step = 1; step < op->size; step++, queue++) {
-        queue->peer = (op->rank + step) % op->size;
-        const int64_t pieces = r->results == MM_COPIED ? twi_mm_all_pieces(op, r, r->shares[queue->peer].n) : 0;
-        fill_queue(queue, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
+        const int peer = (op->rank + step) % op->size;
+        const int64_t pieces = r->results == MM_COPIED ? twi_mm_all_pieces(op, r, r->shares[peer].n) : 0;
+        twi_op_queue(queue, peer, pieces, twi_mm_copy_lacks, twi_mm_copy_run);
     }
-    fill_queue(queue++, rounds * r->n_batches * chunks, product_lacks, run_product);
+    twi_op_queue(queue++, -1, rounds * r->n_batches * chunks, product_lacks, run_product);
     op->has_optional = r->helps;
     for (int step = 0; r->helps && step < op->size; step++, queue++) {
-        queue->peer = (op->rank + step) % op->size;
-        const int64_t pieces = twi_mm_all_pieces(op, r, r->shares[queue->peer].n);
+        const int peer = (op->rank + step) % op->size;
+        const int64_t pieces = twi_mm_all_pieces(op, r, r->shares[peer].n);
         queue->optional = step > 0;
-        fill_queue(queue, twi_least(pieces, TWI_MARKS_MOST), twi_mm_help_lacks, twi_mm_help_run);
+        twi_op_queue(queue, peer, twi_least(pieces, TWI_MARKS_MOST), twi_mm_help_lacks, twi_mm_help_run);
     }
     return TW_OK;
 }

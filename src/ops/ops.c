@@ -70,6 +70,14 @@ tw_status_t twi_op_queues(twi_op_t *op, int n)
     return TW_OK;
 }
 
+void twi_op_queue(twi_queue_t *queue, int peer, int64_t n, twi_lacks_fn *lacks, twi_run_fn *run)
+{
+    queue->peer = peer;
+    queue->n = n;
+    queue->lacks = lacks;
+    queue->run = run;
+}
+
 static size_t lines(int64_t bytes)
 {
     return (size_t)twi_round_up(bytes, TWI_OPS_LINE);

@@ -88,14 +88,14 @@ void twi_op_trouble(twi_op_t *op, tw_status_t status)
 /* ---- Taking items ------------------------------------------------------------------------------ */
 
 /* Who lacked the last time is asked first, and then all in turn. */
-static bool is_ready(twi_op_t *op, twi_queue_t *queue, int64_t item)
+static bool is_ready(twi_op_t *op, twi_queue_t *queue, twi_item_t item)
 {
     if (!queue->lacks)
         return true;
-    if (queue->lacks(op, queue->peer, item, atomic_load_explicit(&queue->lacked, memory_order_relaxed)))
+    if (queue->lacks(op, item, atomic_load_explicit(&queue->lacked, memory_order_relaxed)))
         return false;
     for (int r = 0; r < op->size; r++)
-        if (queue->lacks(op, queue->peer, item, r)) {
+        if (queue->lacks(op, item, r)) {
             atomic_store_explicit(&queue->lacked, r, memory_order_relaxed);
             return false;
         }
@@ -109,17 +109,18 @@ static bool stopped(twi_op_t *op)
 }
 
 /* The item that would be taken next; false: there is none. */
-static bool head_of(const twi_queue_t *queue, int64_t *item_out)
+static bool head_of(const twi_queue_t *queue, twi_item_t *item_out)
 {
-    *item_out = atomic_load_explicit(&queue->next, memory_order_relaxed);
-    return *item_out < atomic_load_explicit(&queue->n, memory_order_acquire);
+    *item_out = (twi_item_t){atomic_load_explicit(&queue->next, memory_order_relaxed), queue->peer};
+    return item_out->number < atomic_load_explicit(&queue->n, memory_order_acquire);
 }
 
-bool twi_op_take(twi_op_t *op, twi_queue_t *queue, int64_t *item_out)
+/* Takes it if it is ready. */
+static bool take(twi_op_t *op, twi_queue_t *queue, twi_item_t *item_out)
 {
-    for (int64_t item; head_of(queue, &item) && is_ready(op, queue, item);) {
-        *item_out = item;
-        if (atomic_compare_exchange_strong_explicit(&queue->next, &item, item + 1, memory_order_relaxed,
+    while (head_of(queue, item_out) && is_ready(op, queue, *item_out)) {
+        int64_t next = item_out->number;
+        if (atomic_compare_exchange_strong_explicit(&queue->next, &next, next + 1, memory_order_relaxed,
                                                     memory_order_relaxed))
             return true;
     }
@@ -129,7 +130,7 @@ bool twi_op_take(twi_op_t *op, twi_queue_t *queue, int64_t *item_out)
 /* Of the queues that are optional, or of the others. */
 static bool all_taken_of(const twi_op_t *op, bool optional)
 {
-    int64_t item;
+    twi_item_t item;
     for (int i = 0; i < op->n_queues; i++)
         if (op->queues[i].optional == optional && head_of(&op->queues[i], &item))
             return false;
@@ -142,12 +143,12 @@ static bool all_taken(const twi_op_t *op)
 }
 
 /* What is done for others when there is nothing else left is up to `stay`. */
-static twi_queue_t *take_any(twi_op_t *op, int64_t *item_out)
+static twi_queue_t *take_any(twi_op_t *op, twi_item_t *item_out)
 {
     for (int i = 0; i < op->n_queues; i++) {
         if (op->queues[i].optional && op->stay_ns == 0 && all_taken(op))
             return NULL;
-        if (twi_op_take(op, &op->queues[i], item_out))
+        if (take(op, &op->queues[i], item_out))
             return &op->queues[i];
     }
     return NULL;
@@ -161,8 +162,8 @@ static void work(void *arg, int index, int n_workers)
     twi_gemm_mode_t mode;
     twi_gemm_mode_begin(&op->plan, &mode);
     twi_queue_t *queue;
-    for (int64_t item; !stopped(op) && (queue = take_any(op, &item)) != NULL;) {
-        queue->run(op, queue->peer, item, worker);
+    for (twi_item_t item; !stopped(op) && (queue = take_any(op, &item)) != NULL;) {
+        queue->run(op, item, worker);
         if (atomic_fetch_sub_explicit(&op->budget, 1, memory_order_relaxed) <= 1)
             break;
     }
@@ -171,7 +172,7 @@ static void work(void *arg, int index, int n_workers)
 
 static bool any_ready(twi_op_t *op)
 {
-    int64_t item;
+    twi_item_t item;
     for (int i = 0; i < op->n_queues; i++)
         if (head_of(&op->queues[i], &item) && is_ready(op, &op->queues[i], item))
             return true;
@@ -209,8 +210,8 @@ static bool waits_for(void *arg, int rank)
         return !has_entered(op, rank) || !has_taken(op, rank);
     for (int i = 0; i < op->n_queues; i++) {
         const twi_queue_t *queue = &op->queues[i];
-        int64_t item;
-        if (!queue->optional && head_of(queue, &item) && queue->lacks && queue->lacks(op, queue->peer, item, rank))
+        twi_item_t item;
+        if (!queue->optional && head_of(queue, &item) && queue->lacks && queue->lacks(op, item, rank))
             return true;
     }
     return false;

@@ -65,9 +65,8 @@ tw_status_t twi_counts_agree(const twi_op_t *op, const twi_counts_t *counts)
     return TW_OK;
 }
 
-bool twi_counts_lack(twi_op_t *op, int peer, int64_t item, int rank)
+bool twi_counts_lack(twi_op_t *op, twi_item_t item, int rank)
 {
-    (void)peer;
     (void)item;
     return !twi_op_agrees(op, rank);
 }

@@ -27,12 +27,10 @@ tw_status_t twi_shared_create(twi_op_t *op, twi_products_t *products)
                                op->problem.shared.n);
 }
 
-void twi_shared_queue(twi_queue_t *queue, const twi_products_t *products,
-                      void (*run)(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker))
+void twi_shared_queue(twi_queue_t *queue, const twi_products_t *products, twi_run_fn *run)
 {
     const bool any = products->n_strips > 0 && products->plan->problem->n > 0;
-    queue->n = any ? products->n_strips * products->n_chunks : 0;
-    queue->run = run;
+    twi_op_queue(queue, -1, any ? products->n_strips * products->n_chunks : 0, NULL, run);
 }
 
 void twi_shared_run(twi_op_t *op, twi_products_t *products, int64_t item, twi_op_worker_t *worker)

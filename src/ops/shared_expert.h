@@ -7,8 +7,7 @@
 /* Plans it, if there is one; n_strips of `products` is 0 otherwise. */
 tw_status_t twi_shared_create(twi_op_t *op, twi_products_t *products);
 /* Fills the last queue. */
-void twi_shared_queue(twi_queue_t *queue, const twi_products_t *products,
-                      void (*run)(twi_op_t *op, int peer, int64_t item, twi_op_worker_t *worker));
+void twi_shared_queue(twi_queue_t *queue, const twi_products_t *products, twi_run_fn *run);
 void twi_shared_run(twi_op_t *op, twi_products_t *products, int64_t item, twi_op_worker_t *worker);
 
 #endif
