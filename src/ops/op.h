@@ -128,11 +128,11 @@ struct twi_op {
 
     uint64_t call;
     twi_patience_t patience;
-    bool has_optional; /* queues; set by the class */
-    uint64_t work_ns;  /* that its team was at work in this call, if so */
-    uint64_t stay_ns;  /* until when it stays for optional items; 0: it has not come to that */
+    bool has_optional;      /* queues; set by the class */
+    uint64_t work_ns;       /* that its team was at work in this call, if it has such queues */
+    uint64_t help_until_ns; /* the time up to which it takes optional items when nothing else is left; 0: not set yet */
     bool entered;
-    bool stays;              /* the caller waits until it ends, however long that takes */
+    bool waits_to_end;       /* the caller does not come back before the call has ended, however long that takes */
     bool lends_rows;         /* peers read our left matrix: the call ends when they have */
     bool alone;              /* so small that the caller does it without its team */
     _Atomic uint8_t *agreed; /* [size] */
@@ -174,7 +174,7 @@ struct twi_ops {
 bool twi_op_agrees(twi_op_t *op, int rank);
 bool twi_op_has_sent(twi_op_t *op, int rank, int64_t units);
 bool twi_op_has_result(twi_op_t *op, int rank, int64_t units);
-/* TW_IN_PROGRESS when the clock passes until_ns; 0: a piece of work, or a look at the peers. */
+/* TW_IN_PROGRESS when the clock passes until_ns; 0: a piece of work, or a look at the peers; UINT64_MAX: to the end. */
 tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns);
 void twi_op_trouble(twi_op_t *op, tw_status_t status);
 

@@ -3,7 +3,7 @@
  * Driving an operator: the team takes items until none is ready, then the caller waits for peers, until
  * all queues are empty. Waiting has the deadlines and the watch over peers of transport/wait.c.
  *
- * When nothing is left but what it does for others it stays for them for a while, and then leaves.
+ * When nothing is left but what it does for others it helps them for a while, and then leaves.
  *
  * Before anything of a peer is read its entry of the call is compared with ours. A call ends only when
  * all entries have been compared, so ranks that call different things all find out.
@@ -12,7 +12,6 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "base/sizes.h"
 #include "ops/agree.h"
 #include "ops/op.h"
 #include "transport/bell.h"
@@ -45,7 +44,7 @@ static bool is_elsewhere(const twi_op_t *op, int rank)
 /* Such a rank if we do nothing but wait: who only looks, or waits for a while, may come to it later. -1: none. */
 static int elsewhere(const twi_op_t *op)
 {
-    for (int r = 0; op->stays && r < op->size; r++)
+    for (int r = 0; op->waits_to_end && r < op->size; r++)
         if (!atomic_load_explicit(&op->agreed[r], memory_order_relaxed) && is_elsewhere(op, r))
             return r;
     return -1;
@@ -142,11 +141,11 @@ static bool all_taken(const twi_op_t *op)
     return all_taken_of(op, false);
 }
 
-/* What is done for others when there is nothing else left is up to `stay`. */
+/* What is done for others when there is nothing else left is up to help_others. */
 static twi_queue_t *take_any(twi_op_t *op, twi_item_t *item_out)
 {
     for (int i = 0; i < op->n_queues; i++) {
-        if (op->queues[i].optional && op->stay_ns == 0 && all_taken(op))
+        if (op->queues[i].optional && op->help_until_ns == 0 && all_taken(op))
             return NULL;
         if (take(op, &op->queues[i], item_out))
             return &op->queues[i];
@@ -217,7 +216,7 @@ static bool waits_for(void *arg, int rank)
     return false;
 }
 
-/* Words only grow, and those of 2^32 calls do not fill a quarter of 64 bits. */
+/* Words only grow; 2^32 calls x 2^24 units is 2^56, so the sum of four of them does not overflow. */
 static uint64_t position(void *arg, int rank)
 {
     const twi_op_t *op = arg;
@@ -275,21 +274,23 @@ static tw_status_t wait_for_peers(twi_op_t *op, uint64_t until_ns)
 
 /* ---- The run ----------------------------------------------------------------------------------- */
 
+#define NO_BUDGET (INT64_MAX / 2) /* more items than there are; those that find nothing to do add to it */
+
 static tw_status_t enter(twi_op_t *op)
 {
     if (!twi_slot_open(op, 0))
         return TW_IN_PROGRESS;
     twi_entry_publish(op);
     op->entered = true;
-    op->work_ns = op->stay_ns = 0;
+    op->work_ns = op->help_until_ns = 0;
     return TW_OK;
 }
 
+/* `budget`: of items, after which workers stop. */
 static void run_team(twi_op_t *op, int64_t budget)
 {
     const uint64_t begin = op->has_optional ? twi_now_ns() : 0;
-    const int64_t most = INT64_MAX / 2; /* items may add to it */
-    atomic_store_explicit(&op->budget, twi_least(budget, most), memory_order_relaxed);
+    atomic_store_explicit(&op->budget, budget, memory_order_relaxed);
     twi_team_run(op->alone ? NULL : op->ops->team, work, op);
     if (op->has_optional)
         op->work_ns += twi_now_ns() - begin;
@@ -307,13 +308,13 @@ static bool all_healthy(const twi_op_t *op)
  * There is nothing more to do or to wait for on our own account. Who is behind gets our help for as long as we have
  * worked so far: so it may be half as fast. After that it can do without.
  */
-static void stay(twi_op_t *op)
+static void help_others(twi_op_t *op)
 {
     if (all_taken_of(op, true))
         return;
-    if (op->stay_ns == 0)
-        op->stay_ns = twi_now_ns() + op->work_ns;
-    while (!all_taken_of(op, true) && !stopped(op) && all_healthy(op) && twi_now_ns() < op->stay_ns)
+    if (op->help_until_ns == 0)
+        op->help_until_ns = twi_now_ns() + op->work_ns;
+    while (!all_taken_of(op, true) && !stopped(op) && all_healthy(op) && twi_now_ns() < op->help_until_ns)
         if (any_ready(op))
             run_team(op, op->ops->n_workers);
         else
@@ -331,14 +332,15 @@ static tw_status_t end_call(twi_op_t *op)
     return TW_OK;
 }
 
-static tw_status_t step(twi_op_t *op, int64_t budget)
+/* What can be done without waiting: all of it for a caller that waits to the end, or a piece. */
+static tw_status_t step(twi_op_t *op)
 {
     if (!op->entered)
         TW_TRY(enter(op));
     if (!all_taken(op))
-        run_team(op, budget);
-    if (op->has_optional && all_taken(op) && budget == INT64_MAX)
-        stay(op);
+        run_team(op, op->waits_to_end ? NO_BUDGET : op->ops->n_workers);
+    if (op->has_optional && all_taken(op) && op->waits_to_end)
+        help_others(op);
     if (atomic_load(&op->diverged)) {
         const int rank = atomic_load(&op->diverged) - 1;
         return twi_entry_differs(op, twi_entry_of(op, rank), rank);
@@ -350,17 +352,17 @@ static tw_status_t step(twi_op_t *op, int64_t budget)
 
 tw_status_t twi_op_run_all(twi_op_t *op, uint64_t until_ns)
 {
+    op->waits_to_end = until_ns == UINT64_MAX;
     for (;;) {
-        const tw_status_t status = step(op, until_ns == UINT64_MAX ? INT64_MAX : op->ops->n_workers);
+        const tw_status_t status = step(op);
         if (status != TW_IN_PROGRESS)
             return status;
-        op->stays = until_ns == UINT64_MAX;
         const int absent = elsewhere(op);
         if (absent >= 0)
             return twi_entry_differs(op, NULL, absent);
         if (!can_go_on(op))
             TW_TRY(wait_for_peers(op, until_ns));
-        if (until_ns != UINT64_MAX && twi_now_ns() >= until_ns)
+        if (!op->waits_to_end && twi_now_ns() >= until_ns)
             return TW_IN_PROGRESS;
     }
 }
