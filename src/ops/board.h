@@ -58,9 +58,12 @@ enum {
 
 /* What a rank calls, in words that a message can show. */
 typedef struct twi_call_entry {
-    uint64_t hash;  /* of what has to agree */
-    uint32_t kind;  /* twi_op_kind_t */
-    uint32_t types; /* twi_gemm_kind_t << 16 | type of the result << 8 | rows have scales << 1 | weights are int8 */
+    uint64_t hash;        /* of what has to agree */
+    uint32_t kind;        /* twi_op_kind_t */
+    uint8_t gemm_kind;    /* twi_gemm_kind_t */
+    uint8_t out_type;     /* of the result */
+    uint8_t scaled_rows;  /* 1: scales of rows travel with them, and have a place in the slots */
+    uint8_t int8_weights; /* 1: for rows of floats */
     uint32_t wire;
     int32_t rounds; /* as asked for */
     int64_t m;      /* -1: need not agree */

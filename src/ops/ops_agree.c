@@ -11,7 +11,8 @@
 static uint64_t hash_of(const twi_call_entry_t *entry)
 {
     uint64_t hash = twi_hash_mix(0x6f70u, entry->kind);
-    hash = twi_hash_mix(hash, entry->types);
+    hash = twi_hash_mix(hash, (uint64_t)entry->gemm_kind << 24 | (uint64_t)entry->out_type << 16 |
+                                  (uint64_t)entry->scaled_rows << 8 | entry->int8_weights);
     hash = twi_hash_mix(hash, (uint64_t)entry->wire << 32 | (uint32_t)entry->rounds);
     hash = twi_hash_mix(hash, (uint64_t)entry->m);
     hash = twi_hash_mix(hash, (uint64_t)entry->k);
@@ -22,20 +23,15 @@ static uint64_t hash_of(const twi_call_entry_t *entry)
     return hash;
 }
 
-/* Whether scales of rows travel with them: then they have a place in the slots. */
-static uint32_t scaled_rows(const twi_op_problem_t *problem)
-{
-    return problem->kind == TWI_OP_ALL_GATHER_MM && problem->product.epilogue.token != NULL;
-}
-
 void twi_entry_fill(twi_op_t *op, int64_t m)
 {
     const twi_op_problem_t *problem = &op->problem;
-    const uint32_t kind = (uint32_t)problem->product.kind;
     op->entry = (twi_call_entry_t){
         .kind = (uint32_t)problem->kind,
-        .types = kind << 16 | problem->product.epilogue.out_type << 8 | scaled_rows(problem) << 1 |
-                 (uint32_t)op->plan.quantised,
+        .gemm_kind = (uint8_t)problem->product.kind,
+        .out_type = (uint8_t)problem->product.epilogue.out_type,
+        .scaled_rows = problem->kind == TWI_OP_ALL_GATHER_MM && problem->product.epilogue.token,
+        .int8_weights = op->plan.quantised,
         .wire = (uint32_t)problem->wire,
         .rounds = problem->rounds,
         .m = m,
@@ -94,11 +90,6 @@ static const char *kind_name(uint32_t kind)
     return kind < TWI_OP_KINDS ? names[kind] : "unknown operator";
 }
 
-static const char *out_name(uint32_t types)
-{
-    return (types >> 8 & 0xff) == TWI_BFP16 ? "bf16" : "fp16";
-}
-
 static void describe(const twi_call_entry_t *entry, char *text, size_t room)
 {
     static const char *const wires[] = {"out", "f32", "int8"};
@@ -108,11 +99,12 @@ static void describe(const twi_call_entry_t *entry, char *text, size_t room)
         (void)snprintf(rows, sizeof rows, "m %" PRId64 ", ", entry->m);
     if (entry->experts > 0)
         (void)snprintf(experts, sizeof experts, ", experts %" PRId64, entry->experts);
-    (void)snprintf(
-        text, room, "%s(%sk %" PRId64 ", n %" PRId64 ", %s%s%s to %s, wire %s, rounds %" PRId32 "%s, %.47s)",
-        kind_name(entry->kind), rows, entry->k, entry->n, twi_gemm_kind_name((twi_gemm_kind_t)(entry->types >> 16)),
-        entry->types & 1 ? " with int8 weights" : "", entry->types & 2 ? " with x1_scale" : "", out_name(entry->types),
-        entry->wire < 3 ? wires[entry->wire] : "unknown", entry->rounds, experts, entry->kernel);
+    (void)snprintf(text, room, "%s(%sk %" PRId64 ", n %" PRId64 ", %s%s%s to %s, wire %s, rounds %" PRId32 "%s, %.47s)",
+                   kind_name(entry->kind), rows, entry->k, entry->n,
+                   twi_gemm_kind_name((twi_gemm_kind_t)entry->gemm_kind),
+                   entry->int8_weights ? " with int8 weights" : "", entry->scaled_rows ? " with x1_scale" : "",
+                   entry->out_type == TWI_BFP16 ? "bf16" : "fp16", entry->wire < 3 ? wires[entry->wire] : "unknown",
+                   entry->rounds, experts, entry->kernel);
 }
 
 tw_status_t twi_entry_differs(const twi_op_t *op, const twi_call_entry_t *entry, int rank)
