@@ -90,22 +90,27 @@ tw_status_t twi_gather_meet(twi_op_t *op, gather_t *g)
 
 /* ---- Strips ------------------------------------------------------------------------------------ */
 
-/* How late the last rows of a strip come: 0 ours, 1 those of rank+1, ... */
-static void latest(void *arg, int source, int64_t row, int64_t to, int64_t rows)
+typedef struct latest {
+    const twi_op_t *op;
+    int distance; /* of the sources so far the one that is furthest after us: its rows come last */
+} latest_t;
+
+static void find_latest(void *arg, int source, int64_t row, int64_t to, int64_t rows)
 {
-    int64_t *found = arg; /* latest so far, rank, size */
+    latest_t *latest = arg;
+    const int distance = twi_op_distance(latest->op, source);
     (void)row;
     (void)to;
     (void)rows;
-    const int64_t distance = (source - found[1] + found[2]) % found[2];
-    found[0] = distance > found[0] ? distance : found[0];
+    latest->distance = distance > latest->distance ? distance : latest->distance;
 }
 
-static int64_t queue_of(const twi_op_t *op, const gather_t *g, const gather_strip_t *strip)
+/* Strips are queued by the source whose rows come last. */
+static int queue_of(const twi_op_t *op, const gather_t *g, const gather_strip_t *strip)
 {
-    int64_t found[3] = {0, op->rank, op->size};
-    twi_gather_each(op, g, strip, latest, found);
-    return found[0];
+    latest_t latest = {.op = op};
+    twi_gather_each(op, g, strip, find_latest, &latest);
+    return latest.distance;
 }
 
 /* If a source has whole panels, as high as in a product alone, but most have rows of one source only. */
