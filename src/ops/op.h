@@ -92,7 +92,6 @@ typedef struct twi_reads {
 /* ---- Operators --------------------------------------------------------------------------------- */
 
 typedef struct twi_op_class {
-    const char *name;
     /* Chooses the schedule, fills plan, queues, units and reads, and op->state, all from op->memory. Local. */
     tw_status_t (*create)(twi_op_t *op);
     void (*start)(twi_op_t *op); /* before a run: all of twi_op_alloc_run is gone; NULL: nothing to do */
@@ -142,6 +141,11 @@ struct twi_op {
     _Atomic int trouble;     /* tw_status_t of a worker, with its sentence */
     char trouble_text[TWI_ERROR_MAX];
 };
+
+static inline const char *twi_op_name(const twi_op_t *op)
+{
+    return twi_op_kind_name((uint32_t)op->problem.kind);
+}
 
 typedef struct twi_slot_use {
     uint64_t until; /* free when every rank's taken has reached it */

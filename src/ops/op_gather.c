@@ -307,14 +307,12 @@ static void explain(const twi_op_t *op, char *text, size_t bytes)
 }
 
 const twi_op_class_t twi_op_all_gather_mm = {
-    .name = "all_gather_mm",
     .create = create_all_gather,
     .start = start,
     .explain = explain,
 };
 
 const twi_op_class_t twi_op_alltoallv_gmm = {
-    .name = "alltoallv_gmm",
     .create = create_alltoallv,
     .start = start,
     .explain = explain,

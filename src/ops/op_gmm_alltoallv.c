@@ -251,7 +251,6 @@ static void explain(const twi_op_t *op, char *text, size_t bytes)
 }
 
 const twi_op_class_t twi_op_gmm_alltoallv = {
-    .name = "gmm_alltoallv",
     .create = create,
     .start = start,
     .explain = explain,

@@ -341,14 +341,12 @@ static void explain(const twi_op_t *op, char *text, size_t bytes)
 }
 
 const twi_op_class_t twi_op_mm_reduce_scatter = {
-    .name = "mm_reduce_scatter",
     .create = create_reduce_scatter,
     .start = start,
     .explain = explain,
 };
 
 const twi_op_class_t twi_op_mm_all_reduce = {
-    .name = "mm_all_reduce",
     .create = create_all_reduce,
     .start = start,
     .explain = explain,

@@ -17,6 +17,16 @@ static const twi_op_class_t *const classes[] = {
 #undef TW_OP
 };
 
+const char *twi_op_kind_name(uint32_t kind)
+{
+    static const char *const names[] = {
+#define TW_OP(NAME, name) #name,
+#include "ops/ops.def"
+#undef TW_OP
+    };
+    return kind < TWI_OP_KINDS ? names[kind] : "unknown operator";
+}
+
 size_t twi_ops_board_bytes(void)
 {
     return sizeof(twi_ops_board_t);
@@ -138,7 +148,7 @@ tw_status_t twi_op_worker_memory(twi_op_t *op)
         return TW_OK;
     for (int i = 0; i < op->ops->n_workers; i++)
         if (!place_worker(&op->ops->workers[i], &layout))
-            return twi_fail(TW_ERR_NO_MEMORY, "no memory for worker %d of %s", i, op->class->name);
+            return twi_fail(TW_ERR_NO_MEMORY, "no memory for worker %d of %s", i, twi_op_name(op));
     return TW_OK;
 }
 
@@ -205,10 +215,10 @@ tw_status_t twi_op_start(twi_op_t *op)
     twi_ops_t *ops = op->ops;
     const tw_status_t health = twi_engine_health(ops->engine);
     if (health != TW_OK)
-        return health == TW_ERR_STATE ? health : twi_fail_prefix(TW_ERR_POISONED, "%s", op->class->name);
+        return health == TW_ERR_STATE ? health : twi_fail_prefix(TW_ERR_POISONED, "%s", twi_op_name(op));
     if (ops->running)
-        return twi_fail(TW_ERR_STATE, "%s: %s runs on communicator '%s' and was not waited for", op->class->name,
-                        ops->running->class->name, ops->transport->name);
+        return twi_fail(TW_ERR_STATE, "%s: %s runs on communicator '%s' and was not waited for", twi_op_name(op),
+                        twi_op_name(ops->running), ops->transport->name);
     reset(op);
     TW_TRY(twi_op_worker_memory(op));
     op->call = ops->n_calls++;
@@ -232,7 +242,7 @@ static tw_status_t ended(twi_op_t *op, tw_status_t status)
 
 static tw_status_t check_running(const twi_op_t *op)
 {
-    return op->ops->running == op ? TW_OK : twi_fail(TW_ERR_STATE, "%s was not started", op->class->name);
+    return op->ops->running == op ? TW_OK : twi_fail(TW_ERR_STATE, "%s was not started", twi_op_name(op));
 }
 
 /* An abort shows in the own header first; what peers report is seen when we wait for them. */
@@ -241,7 +251,7 @@ static tw_status_t aborted(const twi_op_t *op)
     const twi_window_header_t *own = twi_transport_header(op->transport, op->rank);
     if (atomic_load_explicit(&own->health, memory_order_acquire) != TWI_HEALTH_ABORTED)
         return TW_OK;
-    return twi_fail(TW_ERR_ABORTED, "%s: aborted: %.400s", op->class->name, own->reason);
+    return twi_fail(TW_ERR_ABORTED, "%s: aborted: %.400s", twi_op_name(op), own->reason);
 }
 
 tw_status_t twi_op_test(twi_op_t *op)
@@ -272,6 +282,6 @@ void twi_op_destroy(twi_op_t *op)
 {
     if (!op || !twi_op_running(op))
         return;
-    (void)twi_fail(TW_ERR_STATE, "%s was released while it ran", op->class->name);
+    (void)twi_fail(TW_ERR_STATE, "%s was released while it ran", twi_op_name(op));
     (void)ended(op, TW_ERR_STATE);
 }

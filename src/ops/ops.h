@@ -19,6 +19,9 @@ typedef enum twi_op_kind {
     TWI_OP_KINDS
 } twi_op_kind_t;
 
+/* As in ops.def; of any other number, as a peer may have left it: "unknown operator". */
+const char *twi_op_kind_name(uint32_t kind);
+
 /*
  * What is to be computed, checked by the caller. `product` says what one rank multiplies; its hook and
  * blocks are set here, and so is its epilogue's out_type where the wire differs from the result.

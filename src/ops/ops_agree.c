@@ -80,16 +80,6 @@ bool twi_entry_agrees(const twi_op_t *op, int rank)
     return twi_entry_of(op, rank)->hash == op->entry.hash;
 }
 
-static const char *kind_name(uint32_t kind)
-{
-    static const char *const names[] = {
-#define TW_OP(NAME, name) #name,
-#include "ops/ops.def"
-#undef TW_OP
-    };
-    return kind < TWI_OP_KINDS ? names[kind] : "unknown operator";
-}
-
 static void describe(const twi_call_entry_t *entry, char *text, size_t room)
 {
     static const char *const wires[] = {"out", "f32", "int8"};
@@ -100,7 +90,7 @@ static void describe(const twi_call_entry_t *entry, char *text, size_t room)
     if (entry->experts > 0)
         (void)snprintf(experts, sizeof experts, ", experts %" PRId64, entry->experts);
     (void)snprintf(text, room, "%s(%sk %" PRId64 ", n %" PRId64 ", %s%s%s to %s, wire %s, rounds %" PRId32 "%s, %.47s)",
-                   kind_name(entry->kind), rows, entry->k, entry->n,
+                   twi_op_kind_name(entry->kind), rows, entry->k, entry->n,
                    twi_gemm_kind_name((twi_gemm_kind_t)entry->gemm_kind),
                    entry->int8_weights ? " with int8 weights" : "", entry->scaled_rows ? " with x1_scale" : "",
                    entry->out_type == TWI_BFP16 ? "bf16" : "fp16", entry->wire < 3 ? wires[entry->wire] : "unknown",

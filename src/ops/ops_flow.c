@@ -237,7 +237,7 @@ static uint64_t progress(void *arg)
 static void describe(void *arg, char *text, size_t room)
 {
     const twi_op_t *op = arg;
-    (void)snprintf(text, room, "%s call %" PRIu64, op->class->name, op->call);
+    (void)snprintf(text, room, "%s call %" PRIu64, twi_op_name(op), op->call);
 }
 
 /* Those that have not entered the call have the longer deadline. */
@@ -346,7 +346,7 @@ static tw_status_t step(twi_op_t *op)
         return twi_entry_differs(op, twi_entry_of(op, rank), rank);
     }
     if (atomic_load(&op->trouble) != TW_OK)
-        return twi_fail((tw_status_t)atomic_load(&op->trouble), "%s: %s", op->class->name, op->trouble_text);
+        return twi_fail((tw_status_t)atomic_load(&op->trouble), "%s: %s", twi_op_name(op), op->trouble_text);
     return all_taken(op) ? end_call(op) : TW_IN_PROGRESS;
 }
 

@@ -16,7 +16,7 @@ tw_status_t twi_counts_create(twi_op_t *op, twi_counts_t *counts)
     counts->bytes = (size_t)twi_round_up((int64_t)(2 * list_bytes), TWI_LINE);
     if (counts->bytes > op->ops->slots_bytes / 2)
         return twi_fail(TW_ERR_NO_MEMORY, "%s: two lists of %zu counts do not fit TILEWIRE_FUSE_BYTES %zu",
-                        op->class->name, n, op->ops->slots_bytes);
+                        twi_op_name(op), n, op->ops->slots_bytes);
     counts->lists = twi_op_alloc(op, 1, counts->bytes);
     if (!counts->lists)
         return TW_ERR_NO_MEMORY;

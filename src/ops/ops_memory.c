@@ -27,7 +27,7 @@ static void *piece(const twi_op_t *op, twi_arena_t *arena, size_t n, size_t item
 {
     void *at = twi_arena_zeroed(arena, n, item_bytes);
     if (!at)
-        (void)twi_fail(TW_ERR_NO_MEMORY, "%s: no memory for %zu items of %zu bytes", op->class->name, n, item_bytes);
+        (void)twi_fail(TW_ERR_NO_MEMORY, "%s: no memory for %zu items of %zu bytes", twi_op_name(op), n, item_bytes);
     return at;
 }
 

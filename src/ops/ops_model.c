@@ -111,7 +111,7 @@ void twi_model_explain(const twi_op_t *op, const twi_schedule_t *schedule, char 
     (void)snprintf(text, bytes,
                    "%s: %s, %" PRId64 " round%s (%s); estimated for one core: product %.0f us, communication %.0f us; "
                    "kernel %s, %d ranks, %d workers here",
-                   op->class->name, schedule->fused ? "fused" : "not fused", schedule->rounds,
+                   twi_op_name(op), schedule->fused ? "fused" : "not fused", schedule->rounds,
                    schedule->rounds == 1 ? "" : "s", schedule->why, schedule->gemm_us, schedule->comm_us,
                    op->plan.kernel->name, op->size, op->ops->n_workers);
 }
