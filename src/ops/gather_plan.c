@@ -214,9 +214,7 @@ tw_status_t twi_gather_plan(twi_op_t *op, gather_t *g)
     op->slot_bytes_each = (size_t)g->head;
     if (op->size > 1)
         op->slot_bytes_each += (size_t)(rows_bytes + own->per_round * g->token_bytes);
-    if (op->slot_bytes_each > op->ops->slots_bytes)
-        return twi_fail(TW_ERR_NO_MEMORY, "%s needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu", twi_op_name(op),
-                        op->slot_bytes_each, op->ops->slots_bytes);
+    TW_TRY(twi_slot_fits(op, op->slot_bytes_each));
     g->n_strips = op->problem.product.n > 0 ? cut_all(op, g, NULL) : 0;
     g->strips = twi_op_alloc(op, (size_t)g->n_strips, sizeof *g->strips);
     if (!g->strips)

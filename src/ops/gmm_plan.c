@@ -146,9 +146,7 @@ tw_status_t twi_gmm_list_strips(twi_op_t *op, gmm_t *g)
         g->slot_bytes[0] = g->counts.bytes;
     }
     for (int64_t i = 0; i < op->n_rounds; i++)
-        if (g->slot_bytes[i] > op->ops->slots_bytes)
-            return twi_fail(TW_ERR_NO_MEMORY, "gmm_alltoallv needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu",
-                            g->slot_bytes[i], op->ops->slots_bytes);
+        TW_TRY(twi_slot_fits(op, g->slot_bytes[i]));
     return TW_OK;
 }
 

@@ -276,9 +276,7 @@ tw_status_t twi_mm_reduce_plan(twi_op_t *op, mm_reduce_t *r, int64_t owner_rows)
         return TW_ERR_NO_MEMORY;
     choose(op, r, owner_rows > 0 ? owner_rows : twi_ceil_div(op->problem.product.m, op->size));
     cut_columns(op, r);
-    if (op->slot_bytes_each > op->ops->slots_bytes)
-        return twi_fail(TW_ERR_NO_MEMORY, "%s needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu", twi_op_name(op),
-                        op->slot_bytes_each, op->ops->slots_bytes);
+    TW_TRY(twi_slot_fits(op, op->slot_bytes_each));
     return cut_rows(op, r, owner_rows);
 }
 

@@ -205,7 +205,9 @@ tw_status_t twi_reads_create(twi_reads_t *reads, int64_t *left, int64_t n_rounds
 void twi_reads_begin(twi_op_t *op);
 void twi_reads_finish(twi_op_t *op, int64_t round);
 
-/* ops_slots.c: opens the slot of a round of ours if it can; whether it is `rank` that keeps it from being open. */
+/* ops_slots.c: TW_ERR_NO_MEMORY if a slot of `bytes` never fits. */
+tw_status_t twi_slot_fits(const twi_op_t *op, size_t bytes);
+/* Opens the slot of a round of ours if it can; whether it is `rank` that keeps it from being open. */
 bool twi_slot_open(twi_op_t *op, int64_t round);
 bool twi_slot_lacks(twi_op_t *op, int64_t round, int rank);
 

@@ -60,6 +60,14 @@ static tw_status_t reserve(twi_ops_t *ops, size_t end)
     return TW_OK;
 }
 
+tw_status_t twi_slot_fits(const twi_op_t *op, size_t bytes)
+{
+    if (bytes <= op->ops->slots_bytes)
+        return TW_OK;
+    return twi_fail(TW_ERR_NO_MEMORY, "%s needs slots of %zu bytes; TILEWIRE_FUSE_BYTES is %zu", twi_op_name(op), bytes,
+                    op->ops->slots_bytes);
+}
+
 static size_t bytes_of(const twi_op_t *op, int64_t round)
 {
     const size_t bytes = op->slot_bytes ? op->slot_bytes[round] : op->slot_bytes_each;
