@@ -56,7 +56,7 @@ typedef struct gather {
     int64_t n_strips;
     _Atomic int64_t n_packed; /* strips, in a run */
     int64_t *queue_first;     /* [size + 1] the first strip of each of these queues */
-    twi_products_t products, shared;
+    twi_products_t products;
 } gather_t;
 
 /* gather_rows.c: where rows are. */

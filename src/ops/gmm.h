@@ -36,7 +36,7 @@ typedef struct gmm_piece {
 typedef struct gmm {
     twi_schedule_t schedule;
     twi_counts_t counts;
-    twi_products_t products, shared;
+    twi_products_t products;
     gmm_strip_t *strips; /* ours, in the order in which they are computed */
     int64_t n_strips;
     int64_t *group_row;          /* [experts] first row of each in the product */

@@ -110,7 +110,8 @@ struct twi_op {
     twi_transport_t *transport;
     int rank, size;
     twi_gemm_plan_t plan;
-    twi_gemm_plan_t shared_plan; /* of the shared expert */
+    twi_gemm_plan_t shared_plan; /* of the shared expert, as the next one */
+    twi_products_t *shared;      /* NULL: there is none */
     void *state;                 /* of the class */
 
     int64_t n_rounds;         /* of this rank's slots */

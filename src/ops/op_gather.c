@@ -185,11 +185,6 @@ static void run_product(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
     twi_trace_end(op, begin, "product", worker, item.peer, &strip);
 }
 
-static void run_shared(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
-{
-    twi_shared_run(op, &state_of(op)->shared, item.number, worker);
-}
-
 /*
  * A strip with rows of peers is in panels: it has been read, but for where copies were. `result` counts all strips, as
  * they come: who lends us rows waits until we have read them all, and has to see that we are at it.
@@ -222,7 +217,7 @@ static tw_status_t make_queues(twi_op_t *op, gather_t *g)
         twi_op_queue(&op->queues[QUEUE_COPIES + op->size + step], peer, strips * g->products.n_chunks, product_lacks,
                      run_product);
     }
-    twi_shared_queue(&op->queues[QUEUE_COPIES + 2 * op->size], &g->shared, run_shared);
+    twi_shared_queue(op, &op->queues[QUEUE_COPIES + 2 * op->size]);
     return TW_OK;
 }
 
@@ -268,7 +263,7 @@ static tw_status_t create(twi_op_t *op, bool grouped)
         .packed = strip_packed,
     };
     TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
-    TW_TRY(twi_shared_create(op, &g->shared));
+    TW_TRY(twi_shared_create(op));
     twi_ops_board_t *board = twi_board(op->transport, op->rank);
     TW_TRY(twi_units_create(op, &op->sent, &board->sent, n_shown(op, g)));
     TW_TRY(twi_units_create(op, &op->result, &board->result, g->n_strips));
@@ -290,7 +285,7 @@ static void start(twi_op_t *op)
 {
     gather_t *g = state_of(op);
     twi_products_reset(&g->products);
-    twi_products_reset(&g->shared);
+    twi_shared_reset(op);
     for (int s = 0; s < op->size; s++)
         atomic_store_explicit(&copies_of(op, s)->n, 0, memory_order_relaxed);
     atomic_store_explicit(&g->how, GATHER_UNKNOWN, memory_order_relaxed);

@@ -155,11 +155,6 @@ static void run_product(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
         twi_products_run(op, &g->products, number, &product, worker);
 }
 
-static void run_shared(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
-{
-    twi_shared_run(op, &state_of(op)->shared, item.number, worker);
-}
-
 /* Products take copies along; the shared expert fills the time until copies are there. */
 static tw_status_t make_queues(twi_op_t *op, gmm_t *g)
 {
@@ -168,7 +163,7 @@ static tw_status_t make_queues(twi_op_t *op, gmm_t *g)
     twi_op_queue(&op->queues[QUEUE_MEET], -1, 1, twi_counts_lack, run_meet);
     twi_op_queue(&op->queues[QUEUE_PRODUCTS], -1, empty ? 0 : g->n_strips * g->products.n_chunks, product_lacks,
                  run_product);
-    twi_shared_queue(&op->queues[QUEUE_SHARED], &g->shared, run_shared);
+    twi_shared_queue(op, &op->queues[QUEUE_SHARED]);
     for (int s = 0; s < op->size; s++)
         twi_op_queue(copies_from(op, s), s, 0, copy_lacks, run_copy); /* `meet` says how many */
     return TW_OK;
@@ -227,7 +222,7 @@ static tw_status_t create(twi_op_t *op)
     g->copy_rows = twi_copy_rows_select(g->streams);
     g->lends = twi_entry_lend(op, product->c, y_rows, g->row_bytes,
                               product->ldc * (int64_t)twi_dtype_bytes(product->epilogue.out_type));
-    TW_TRY(twi_shared_create(op, &g->shared));
+    TW_TRY(twi_shared_create(op));
     TW_TRY(twi_units_create(op, &op->sent, &twi_board(op->transport, op->rank)->sent, op->size > 1 ? g->n_strips : 0));
     TW_TRY(make_queues(op, g));
     return twi_op_worker_memory(op);
@@ -237,7 +232,7 @@ static void start(twi_op_t *op)
 {
     gmm_t *g = state_of(op);
     twi_products_reset(&g->products);
-    twi_products_reset(&g->shared);
+    twi_shared_reset(op);
     for (int64_t i = 0; i < g->n_strips; i++)
         atomic_store_explicit(&g->strip_left[i], (int32_t)g->products.n_chunks, memory_order_relaxed);
     for (int s = 0; s < op->size; s++)

@@ -17,28 +17,26 @@ static int64_t strip_rows(const twi_op_t *op)
     return twi_products_height(op, &op->shared_plan, op->problem.shared.m);
 }
 
-tw_status_t twi_shared_create(twi_op_t *op, twi_products_t *products)
+tw_status_t twi_shared_create(twi_op_t *op)
 {
-    *products = (twi_products_t){.plan = &op->shared_plan, .panels = &op->memory->panels[1], .pack = pack};
+    const twi_gemm_problem_t *problem = &op->problem.shared;
     if (!op->problem.has_shared)
         return TW_OK;
+    op->shared = twi_op_alloc(op, 1, sizeof *op->shared);
+    if (!op->shared)
+        return TW_ERR_NO_MEMORY;
+    *op->shared = (twi_products_t){.plan = &op->shared_plan, .panels = &op->memory->panels[1], .pack = pack};
     twi_products_plan(&op->problem.shared, &op->shared_plan);
-    return twi_products_create(op, products, twi_ceil_div(op->problem.shared.m, strip_rows(op)), 1,
-                               op->problem.shared.n);
+    return twi_products_create(op, op->shared, twi_ceil_div(problem->m, strip_rows(op)), 1, problem->n);
 }
 
-void twi_shared_queue(twi_queue_t *queue, const twi_products_t *products, twi_run_fn *run)
+static void run(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)
 {
-    const bool any = products->n_strips > 0 && products->plan->problem->n > 0;
-    twi_op_queue(queue, -1, any ? products->n_strips * products->n_chunks : 0, NULL, run);
-}
-
-void twi_shared_run(twi_op_t *op, twi_products_t *products, int64_t item, twi_op_worker_t *worker)
-{
-    const int64_t number = item / products->n_chunks, height = strip_rows(op);
+    twi_products_t *products = op->shared;
+    const int64_t number = item.number / products->n_chunks, height = strip_rows(op);
     const int64_t first = number * height;
     const int64_t left = op->problem.shared.m - first;
-    const int64_t chunk = item % products->n_chunks;
+    const int64_t chunk = item.number % products->n_chunks;
     twi_gemm_strip_t strip = {
         .row = first,
         .rows = left < height ? left : height,
@@ -48,4 +46,17 @@ void twi_shared_run(twi_op_t *op, twi_products_t *products, int64_t item, twi_op
     const uint64_t begin = twi_trace_begin(op);
     twi_products_run(op, products, number, &strip, worker);
     twi_trace_end(op, begin, "product, shared", worker, -1, &strip);
+}
+
+void twi_shared_queue(const twi_op_t *op, twi_queue_t *queue)
+{
+    const twi_products_t *products = op->shared;
+    const bool any = products && op->problem.shared.n > 0;
+    twi_op_queue(queue, -1, any ? products->n_strips * products->n_chunks : 0, NULL, run);
+}
+
+void twi_shared_reset(twi_op_t *op)
+{
+    if (op->shared)
+        twi_products_reset(op->shared);
 }
