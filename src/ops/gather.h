@@ -15,7 +15,6 @@
  * that no round has to wait for a strip that needs rows of another source's later round.
  */
 #include "ops/grouped.h"
-#include "ops/model.h"
 #include "ops/shared_expert.h"
 
 /* How a source shows its rows: follows from their number alone. */
@@ -33,7 +32,6 @@ typedef struct gather_strip {
 enum { GATHER_UNKNOWN, GATHER_DIRECT, GATHER_COPIED };
 
 typedef struct gather {
-    twi_schedule_t schedule;
     bool grouped;
     twi_counts_t counts;      /* grouped */
     int64_t experts;          /* 1 if not */

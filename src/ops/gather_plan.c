@@ -177,24 +177,6 @@ static tw_status_t allocate(const twi_op_t *op, gather_t *g)
     return ok ? TW_OK : TW_ERR_NO_MEMORY;
 }
 
-static void choose(twi_op_t *op, gather_t *g)
-{
-    const int64_t last = g->experts * op->size - 1, rows = g->to[last] + g->count[last];
-    const twi_model_args_t args = {
-        .plan = &op->plan,
-        .rows = rows,
-        .shard_rows = rows / op->size,
-        .wire_bytes = rows * g->row_bytes,
-        .waits = 1,
-        .slots_bytes = op->ops->slots_bytes,
-        .size = op->size,
-        .wish = op->problem.rounds,
-    };
-    /* For explanations: rows are packed as they come, whatever it says. */
-    g->schedule = twi_model_choose(&args);
-    g->schedule.rounds = g->shown[op->rank].rounds;
-}
-
 tw_status_t twi_gather_plan(twi_op_t *op, gather_t *g)
 {
     TW_TRY(allocate(op, g));
@@ -206,7 +188,6 @@ tw_status_t twi_gather_plan(twi_op_t *op, gather_t *g)
     for (int s = 0; s < op->size; s++)
         if (!g->grouped || s == op->rank)
             fill_source(op, g, s);
-    choose(op, g);
     const gather_rows_t *own = &g->shown[op->rank];
     twi_gather_lend(op, g);
     const int64_t rows_bytes = twi_gather_rows_bytes(op, g, op->rank);

@@ -11,7 +11,6 @@
  * With one rank rows go straight to the result, whose order is the same.
  */
 #include "ops/grouped.h"
-#include "ops/model.h"
 #include "ops/panels.h"
 #include "ops/shared_expert.h"
 
@@ -34,7 +33,6 @@ typedef struct gmm_piece {
 } gmm_piece_t;
 
 typedef struct gmm {
-    twi_schedule_t schedule;
     twi_counts_t counts;
     twi_products_t products;
     gmm_strip_t *strips; /* ours, in the order in which they are computed */

@@ -4,11 +4,14 @@
  * (grouped), our rows to our slots, copies of peers' rows (if they need several rounds), products of rows
  * of our own, of rank+1, ..., the shared expert.
  */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/sizes.h"
 #include "ops/agree.h"
 #include "ops/gather.h"
+#include "ops/model.h"
 
 static gather_t *state_of(const twi_op_t *op)
 {
@@ -296,9 +299,34 @@ static void start(twi_op_t *op)
         twi_op_trouble(op, TW_ERR_NO_MEMORY);
 }
 
+/* How rows come; that of grouped ones is known when all ranks have entered. */
+static void explain_rows(const twi_op_t *op, const gather_t *g, char *text, size_t bytes)
+{
+    const bool known = op->size == 1 || !g->grouped || how_of(g) != GATHER_UNKNOWN;
+    if (op->problem.rows_out)
+        (void)snprintf(text, bytes, "rows go to %s%s", g->grouped ? "permute_out" : "gather_out",
+                       g->only_rows ? "" : " and are packed from there");
+    else if (known)
+        (void)snprintf(text, bytes, "rows are packed from %s", g->copies ? "a copy" : "where they are");
+    else
+        (void)snprintf(text, bytes, "rows are packed from where they are, or a copy if some rank needs several rounds");
+}
+
 static void explain(const twi_op_t *op, char *text, size_t bytes)
 {
-    twi_model_explain(op, &state_of(op)->schedule, text, bytes);
+    const gather_t *g = state_of(op);
+    const int64_t last = g->experts * op->size - 1, rows = g->to[last] + g->count[last];
+    const twi_estimate_t estimate = twi_model_estimate(&op->plan, rows, rows * g->row_bytes);
+    char come[96], how[192];
+    explain_rows(op, g, come, sizeof come);
+    if (op->size == 1)
+        (void)snprintf(how, sizeof how, "%s", come);
+    else if (op->lends_rows)
+        (void)snprintf(how, sizeof how, "%s, own rows are lent", come);
+    else
+        (void)snprintf(how, sizeof how, "%s, own rows are shown in %" PRId64 " round%s", come, op->n_rounds,
+                       op->n_rounds == 1 ? "" : "s");
+    twi_model_explain(op, how, &estimate, text, bytes);
 }
 
 const twi_op_class_t twi_op_all_gather_mm = {

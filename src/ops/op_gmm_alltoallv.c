@@ -3,9 +3,13 @@
  * gmm_alltoallv: its queues. In the order in which they are looked at: meeting, products, the shared expert, rows of
  * each source. See gmm.h.
  */
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "base/sizes.h"
 #include "ops/agree.h"
 #include "ops/gmm.h"
+#include "ops/model.h"
 
 /* ---- Queues ------------------------------------------------------------------------------------ */
 
@@ -171,24 +175,6 @@ static tw_status_t make_queues(twi_op_t *op, gmm_t *g)
 
 /* ---- The operator ------------------------------------------------------------------------------ */
 
-static void choose(twi_op_t *op, gmm_t *g)
-{
-    const twi_gemm_problem_t *product = &op->problem.product;
-    const twi_model_args_t args = {
-        .plan = &op->plan,
-        .rows = product->m,
-        .shard_rows = TWI_STRIP_ROWS,
-        .wire_bytes = product->m * g->row_bytes,
-        .waits = 1,
-        .slots_bytes = op->ops->slots_bytes,
-        .size = op->size,
-        .wish = op->problem.rounds,
-    };
-    /* The order of queues is this rank's own affair: ranks need not decide alike. */
-    g->schedule = twi_model_choose(&args);
-    g->schedule.rounds = op->n_rounds;
-}
-
 static tw_status_t create(twi_op_t *op)
 {
     gmm_t *g = twi_op_alloc(op, 1, sizeof *g);
@@ -214,7 +200,6 @@ static tw_status_t create(twi_op_t *op)
     const int64_t *send = twi_counts_of(op, &g->counts, op->rank, 0);
     for (int64_t j = 1; j < product->n_groups; j++)
         g->group_row[j] = g->group_row[j - 1] + twi_gmm_expert_rows(op, send, g->counts.experts, j - 1);
-    choose(op, g);
     TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
     const int64_t y_rows = twi_counts_before(twi_counts_of(op, &g->counts, op->rank, 1), g->counts.experts * op->size);
     const int64_t rows = product->m > y_rows ? product->m : y_rows;
@@ -242,7 +227,17 @@ static void start(twi_op_t *op)
 
 static void explain(const twi_op_t *op, char *text, size_t bytes)
 {
-    twi_model_explain(op, &state_of(op)->schedule, text, bytes);
+    const gmm_t *g = state_of(op);
+    const int64_t rows = op->problem.product.m;
+    const twi_estimate_t estimate = twi_model_estimate(&op->plan, rows, rows * g->row_bytes);
+    char how[160];
+    if (op->size == 1)
+        (void)snprintf(how, sizeof how, "rows go to y");
+    else
+        (void)snprintf(how, sizeof how, "%s, own slots are filled in %" PRId64 " round%s",
+                       g->lends ? "peers store to our y" : "rows of peers are copied from their slots", op->n_rounds,
+                       op->n_rounds == 1 ? "" : "s");
+    twi_model_explain(op, how, &estimate, text, bytes);
 }
 
 const twi_op_class_t twi_op_gmm_alltoallv = {

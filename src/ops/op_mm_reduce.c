@@ -4,6 +4,9 @@
  * own rows that could not be had on the way, results to be copied from each peer, products; then sums that ranks give
  * away.
  */
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "base/config.h"
 #include "base/sizes.h"
 #include "ops/agree.h"
@@ -337,7 +340,11 @@ static void start(twi_op_t *op)
 
 static void explain(const twi_op_t *op, char *text, size_t bytes)
 {
-    twi_model_explain(op, &state_of(op)->schedule, text, bytes);
+    const twi_schedule_t *schedule = &state_of(op)->schedule;
+    char how[160];
+    (void)snprintf(how, sizeof how, "%s, %" PRId64 " round%s (%s)", schedule->fused ? "fused" : "not fused",
+                   schedule->rounds, schedule->rounds == 1 ? "" : "s", schedule->why);
+    twi_model_explain(op, how, &schedule->estimate, text, bytes);
 }
 
 const twi_op_class_t twi_op_mm_reduce_scatter = {

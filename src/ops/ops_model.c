@@ -5,7 +5,6 @@
  */
 #include "ops/model.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 #include "base/sizes.h"
@@ -77,20 +76,26 @@ static twi_schedule_t wished(const twi_model_args_t *args, twi_schedule_t schedu
     return schedule;
 }
 
+twi_estimate_t twi_model_estimate(const twi_gemm_plan_t *plan, int64_t rows, int64_t wire_bytes)
+{
+    const double operations = 2.0 * (double)rows * (double)plan->problem->k * (double)plan->problem->n;
+    return (twi_estimate_t){
+        .gemm_us = operations / rate_of(plan->kernel),
+        .comm_us = LATENCY_US + (double)wire_bytes / COPY_BYTES_PER_US,
+    };
+}
+
 twi_schedule_t twi_model_choose(const twi_model_args_t *args)
 {
     const twi_gemm_plan_t *plan = args->plan;
-    const double operations = 2.0 * (double)args->rows * (double)plan->problem->k * (double)plan->problem->n;
-    twi_schedule_t schedule = {
-        .gemm_us = operations / rate_of(plan->kernel),
-        .comm_us = LATENCY_US + (double)args->wire_bytes / COPY_BYTES_PER_US,
-    };
+    const twi_estimate_t estimate = twi_model_estimate(plan, args->rows, args->wire_bytes);
+    twi_schedule_t schedule = {.estimate = estimate};
     /* Two rounds must fit, so that one is filled while the other is read. */
     const int64_t half = (int64_t)(args->slots_bytes / 2);
     const int64_t least = half > 0 && args->bytes > half ? twi_ceil_div(args->bytes, half) : 1;
     if (args->wish != TW_ROUNDS_AUTO)
         return wished(args, schedule, least);
-    const double hidden = schedule.gemm_us < schedule.comm_us ? schedule.gemm_us : schedule.comm_us;
+    const double hidden = estimate.gemm_us < estimate.comm_us ? estimate.gemm_us : estimate.comm_us;
     schedule.fused = true;
     /* Coming back to a strip costs more than rounds hide: no more of them than the slots ask for. */
     schedule.rounds = least;
@@ -100,18 +105,17 @@ twi_schedule_t twi_model_choose(const twi_model_args_t *args)
     else if (least > 1)
         schedule.why = "the slots hold no more of it at a time";
     else if (args->shard_rows < plan->kernel->mr)
-        schedule = (twi_schedule_t){false, 1, schedule.gemm_us, schedule.comm_us, "a rank's rows do not fill a tile"};
-    else if (hidden < price_us(args, schedule.gemm_us))
-        schedule = (twi_schedule_t){false, 1, schedule.gemm_us, schedule.comm_us, "there is too little to hide"};
+        schedule = (twi_schedule_t){false, 1, estimate, "a rank's rows do not fill a tile"};
+    else if (hidden < price_us(args, estimate.gemm_us))
+        schedule = (twi_schedule_t){false, 1, estimate, "there is too little to hide"};
     return schedule;
 }
 
-void twi_model_explain(const twi_op_t *op, const twi_schedule_t *schedule, char *text, size_t bytes)
+void twi_model_explain(const twi_op_t *op, const char *how, const twi_estimate_t *estimate, char *text, size_t bytes)
 {
     (void)snprintf(text, bytes,
-                   "%s: %s, %" PRId64 " round%s (%s); estimated for one core: product %.0f us, communication %.0f us; "
-                   "kernel %s, %d ranks, %d workers here",
-                   twi_op_name(op), schedule->fused ? "fused" : "not fused", schedule->rounds,
-                   schedule->rounds == 1 ? "" : "s", schedule->why, schedule->gemm_us, schedule->comm_us,
-                   op->plan.kernel->name, op->size, op->ops->n_workers);
+                   "%s: %s; estimated for one core: product %.0f us, communication %.0f us; kernel %s, %d ranks, "
+                   "%d workers here",
+                   twi_op_name(op), how, estimate->gemm_us, estimate->comm_us, op->plan.kernel->name, op->size,
+                   op->ops->n_workers);
 }

@@ -202,6 +202,19 @@ TEST_RANKS(sizes, "1,2,4")(tw_comm_t *comm)
     }
 }
 
+static void check_explained(tw_comm_t *comm, const sizes_t *s, bool rows_out, const char *said)
+{
+    char text[1000] = "";
+    large_t it;
+    tw_op_t *op = NULL;
+    large_open(&it, s, tw_comm_size(comm), rows_out);
+    CHECK_OK(op_call_prepare(&it.call, comm, &op));
+    CHECK_OK(tw_op_explain(op, text, sizeof text));
+    CHECK_CONTAINS(text, said);
+    tw_op_release(op);
+    large_close(&it);
+}
+
 /* The operators ask the model, which test_ops_model.c is about. */
 TEST_RANKS(few_rows_are_not_fused, "2,4")(tw_comm_t *comm)
 {
@@ -212,16 +225,30 @@ TEST_RANKS(few_rows_are_not_fused, "2,4")(tw_comm_t *comm)
     for (int i = 0; i < 2 * MM_LENGTH(rows); i++) {
         const op_kind_t kind = i % 2 ? OP_MM_ALL_REDUCE : OP_MM_REDUCE_SCATTER;
         const sizes_t s = {kind, rows[i / 2].m, 1024, 4096, FITS};
-        char text[1000] = "";
-        large_t it;
-        tw_op_t *op = NULL;
-        large_open(&it, &s, tw_comm_size(comm), false);
-        CHECK_OK(op_call_prepare(&it.call, comm, &op));
-        CHECK_OK(tw_op_explain(op, text, sizeof text));
-        CHECK_CONTAINS(text, rows[i / 2].said);
-        tw_op_release(op);
-        large_close(&it);
+        check_explained(comm, &s, false, rows[i / 2].said);
     }
+}
+
+/* They do the same with any rows; large matrices are in nobody's window, so nothing is lent. */
+TEST_RANKS(others_say_how_rows_come, "2,4")(tw_comm_t *comm)
+{
+    static const struct {
+        op_kind_t kind;
+        bool rows_out;
+        const char *said;
+    } cases[] = {
+        {OP_ALL_GATHER_MM, false, ": rows are packed from where they are, own rows are shown in 1 round;"},
+        {OP_ALL_GATHER_MM, true, ": rows go to gather_out and are packed from there, own rows are shown in 1 round;"},
+        {OP_ALLTOALLV_GMM, false, ", or a copy if some rank needs several rounds, own rows are shown in 1 round;"},
+        {OP_ALLTOALLV_GMM, true, ": rows go to permute_out and are packed from there, "},
+        {OP_GMM_ALLTOALLV, false, ": rows of peers are copied from their slots, own slots are filled in 1 round;"},
+    };
+    for (int i = 0; i < MM_LENGTH(cases); i++) {
+        const sizes_t s = {cases[i].kind, 512, 256, 512, FITS};
+        check_explained(comm, &s, cases[i].rows_out, cases[i].said);
+    }
+    const sizes_t large = {OP_ALL_GATHER_MM, K2(17), K2(9), 16, FITS};
+    check_explained(comm, &large, false, ": rows are packed from a copy, own rows are shown in ");
 }
 
 /* ---- Sizes that do not ------------------------------------------------------------------------- */
