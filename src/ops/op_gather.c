@@ -236,10 +236,47 @@ static tw_status_t gather_tokens(twi_op_t *op, gather_t *g)
     return g->token ? TW_OK : TW_ERR_NO_MEMORY;
 }
 
+/* All rows of the result, which are not m in all_gather_mm. */
+static void plan_product(twi_op_t *op, gather_t *g)
+{
+    twi_gemm_problem_t *product = &op->problem.product;
+    const int64_t own_m = product->m;
+    product->m = g->grouped ? own_m : own_m * op->size;
+    twi_products_plan(product, &op->plan);
+    product->m = own_m;
+    g->products = (twi_products_t){
+        .plan = &op->plan,
+        .panels = &op->memory->panels[0],
+        .pack = twi_gather_pack,
+        .packed = strip_packed,
+    };
+}
+
+/* What a row of ours brings along besides its elements, and what comes before the first one. */
+static tw_status_t prepare_slots(twi_op_t *op, gather_t *g)
+{
+    if (!g->grouped)
+        return gather_tokens(op, g);
+    TW_TRY(twi_counts_create(op, &g->counts));
+    g->head = (int64_t)g->counts.bytes;
+    return TW_OK;
+}
+
+static tw_status_t make_counters(twi_op_t *op, const gather_t *g)
+{
+    twi_ops_board_t *board = twi_board(op->transport, op->rank);
+    TW_TRY(twi_units_create(op, &op->sent, &board->sent, n_shown(op, g)));
+    return twi_units_create(op, &op->result, &board->result, g->n_strips);
+}
+
+/*
+ * The order matters. The entry names the kernel, and the plan of rows adds to it where they are lent. That plan needs
+ * what else is in a slot, and the count lists. Counters and queues have an item for each unit, strip and chunk.
+ */
 static tw_status_t create(twi_op_t *op, bool grouped)
 {
     gather_t *g = twi_op_alloc(op, 1, sizeof *g);
-    twi_gemm_problem_t *product = &op->problem.product;
+    const twi_gemm_problem_t *product = &op->problem.product;
     if (!g)
         return TW_ERR_NO_MEMORY;
     op->state = g;
@@ -247,29 +284,13 @@ static tw_status_t create(twi_op_t *op, bool grouped)
     g->experts = grouped ? product->n_groups : 1;
     g->row_bytes = product->k * twi_gemm_kind_bytes(product->kind);
     g->only_rows = product->n == 0 && op->problem.rows_out;
-    const int64_t own_m = product->m;
-    product->m = grouped ? own_m : own_m * op->size; /* all rows of the result, for the plan */
-    twi_products_plan(product, &op->plan);
-    product->m = own_m;
-    twi_entry_fill(op, grouped ? -1 : own_m);
-    if (grouped) {
-        TW_TRY(twi_counts_create(op, &g->counts));
-        g->head = (int64_t)g->counts.bytes;
-    } else {
-        TW_TRY(gather_tokens(op, g));
-    }
+    plan_product(op, g);
+    twi_entry_fill(op, grouped ? -1 : product->m);
+    TW_TRY(prepare_slots(op, g));
     TW_TRY(twi_gather_plan(op, g));
-    g->products = (twi_products_t){
-        .plan = &op->plan,
-        .panels = &op->memory->panels[0],
-        .pack = twi_gather_pack,
-        .packed = strip_packed,
-    };
     TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
     TW_TRY(twi_shared_create(op));
-    twi_ops_board_t *board = twi_board(op->transport, op->rank);
-    TW_TRY(twi_units_create(op, &op->sent, &board->sent, n_shown(op, g)));
-    TW_TRY(twi_units_create(op, &op->result, &board->result, g->n_strips));
+    TW_TRY(make_counters(op, g));
     TW_TRY(make_queues(op, g));
     return twi_op_worker_memory(op);
 }

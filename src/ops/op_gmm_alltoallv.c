@@ -175,38 +175,61 @@ static tw_status_t make_queues(twi_op_t *op, gmm_t *g)
 
 /* ---- The operator ------------------------------------------------------------------------------ */
 
-static tw_status_t create(twi_op_t *op)
+static void plan_product(twi_op_t *op, gmm_t *g)
 {
-    gmm_t *g = twi_op_alloc(op, 1, sizeof *g);
-    twi_gemm_problem_t *product = &op->problem.product;
-    if (!g)
-        return TW_ERR_NO_MEMORY;
-    op->state = g;
-    product->blocks.mb = TWI_STRIP_ROWS;    /* peers know the strips */
     static const twi_gemm_hook_t some_hook; /* strips have their own */
+    twi_gemm_problem_t *product = &op->problem.product;
+    product->blocks.mb = TWI_STRIP_ROWS; /* peers know the strips */
     product->hook = op->size > 1 ? &some_hook : NULL;
     twi_gemm_plan(product, &op->plan);
     product->hook = NULL;
-    g->row_bytes = product->n * (int64_t)twi_dtype_bytes(product->epilogue.out_type);
     g->products = (twi_products_t){.plan = &op->plan, .panels = &op->memory->panels[0], .pack = twi_products_pack_rows};
-    g->group_row = twi_op_alloc(op, (size_t)product->n_groups, sizeof *g->group_row);
-    g->pieces = twi_op_alloc(op, (size_t)op->size, sizeof *g->pieces);
-    if (!g->group_row || !g->pieces)
-        return TW_ERR_NO_MEMORY;
-    twi_entry_fill(op, -1);
-    TW_TRY(twi_counts_create(op, &g->counts));
+}
+
+/* Ours, from our count list: strips, receivers of their rows, and where experts begin. */
+static tw_status_t list_rows(twi_op_t *op, gmm_t *g)
+{
     TW_TRY(twi_gmm_list_strips(op, g));
     TW_TRY(twi_gmm_list_receivers(op, g));
     const int64_t *send = twi_counts_of(op, &g->counts, op->rank, 0);
-    for (int64_t j = 1; j < product->n_groups; j++)
+    for (int64_t j = 1; j < op->problem.product.n_groups; j++)
         g->group_row[j] = g->group_row[j - 1] + twi_gmm_expert_rows(op, send, g->counts.experts, j - 1);
-    TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
+    return TW_OK;
+}
+
+static void lend_y(twi_op_t *op, gmm_t *g)
+{
+    const twi_gemm_problem_t *product = &op->problem.product;
     const int64_t y_rows = twi_counts_before(twi_counts_of(op, &g->counts, op->rank, 1), g->counts.experts * op->size);
     const int64_t rows = product->m > y_rows ? product->m : y_rows;
     g->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, rows, product->epilogue.out_type);
     g->copy_rows = twi_copy_rows_select(g->streams);
     g->lends = twi_entry_lend(op, product->c, y_rows, g->row_bytes,
                               product->ldc * (int64_t)twi_dtype_bytes(product->epilogue.out_type));
+}
+
+/*
+ * The order matters. The entry names the kernel, and gets what is lent later. Strips need the count lists, which
+ * begin the first slot. Counters and queues have an item for each strip and chunk.
+ */
+static tw_status_t create(twi_op_t *op)
+{
+    gmm_t *g = twi_op_alloc(op, 1, sizeof *g);
+    const twi_gemm_problem_t *product = &op->problem.product;
+    if (!g)
+        return TW_ERR_NO_MEMORY;
+    op->state = g;
+    g->row_bytes = product->n * (int64_t)twi_dtype_bytes(product->epilogue.out_type);
+    g->group_row = twi_op_alloc(op, (size_t)product->n_groups, sizeof *g->group_row);
+    g->pieces = twi_op_alloc(op, (size_t)op->size, sizeof *g->pieces);
+    if (!g->group_row || !g->pieces)
+        return TW_ERR_NO_MEMORY;
+    plan_product(op, g);
+    twi_entry_fill(op, -1);
+    TW_TRY(twi_counts_create(op, &g->counts));
+    TW_TRY(list_rows(op, g));
+    TW_TRY(twi_products_create(op, &g->products, g->n_strips, 1, product->n));
+    lend_y(op, g);
     TW_TRY(twi_shared_create(op));
     TW_TRY(twi_units_create(op, &op->sent, &twi_board(op->transport, op->rank)->sent, op->size > 1 ? g->n_strips : 0));
     TW_TRY(make_queues(op, g));

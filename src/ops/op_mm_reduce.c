@@ -258,6 +258,37 @@ static tw_status_t wire_memory(const twi_op_t *op, mm_reduce_t *r)
     return r->inverse && r->ratio ? TW_OK : TW_ERR_NO_MEMORY;
 }
 
+static void plan_product(twi_op_t *op, mm_reduce_t *r)
+{
+    static const twi_gemm_hook_t some_hook; /* strips have their own */
+    op->problem.product.hook = &some_hook;
+    twi_products_plan(&op->problem.product, &op->plan);
+    r->products = (twi_products_t){.plan = &op->plan, .panels = &op->memory->panels[0], .pack = twi_products_pack_rows};
+}
+
+static tw_status_t make_counters(twi_op_t *op, const mm_reduce_t *r)
+{
+    twi_ops_board_t *board = twi_board(op->transport, op->rank);
+    TW_TRY(twi_units_create(op, &op->sent, &board->sent, op->n_rounds * r->n_sends));
+    TW_TRY(twi_units_create(op, &op->result, &board->result, twi_mm_all_pieces(op, r, r->shares[op->rank].n)));
+    int64_t *left = twi_op_alloc(op, (size_t)op->n_rounds, sizeof *left);
+    return twi_reads_create(&op->reads, left, op->n_rounds);
+}
+
+static void set_types(const twi_op_t *op, mm_reduce_t *r)
+{
+    const tw_wire_t wire = op->problem.wire;
+    r->out_type = op->problem.product.epilogue.out_type;
+    r->out_bytes = (int64_t)twi_dtype_bytes(r->out_type);
+    r->wire_bytes = wire == TW_WIRE_F32 ? 4 : wire == TW_WIRE_INT8 ? 1 : r->out_bytes;
+    r->reduce = twi_reduce_select(wire == TW_WIRE_F32 ? TWI_FP32 : r->out_type, TWI_SUM, false);
+}
+
+/*
+ * The order matters. The entry names the kernel, and the type of y, not that of partials. Strips are as high as the
+ * kernel's tiles. What is lent goes into the entry, and depends on rounds and pieces. The order of products depends on
+ * whether all sums are given. Counters and queues have an item for each of all that.
+ */
 static tw_status_t create(twi_op_t *op, bool all_reduce, int64_t owner_rows)
 {
     mm_reduce_t *r = twi_op_alloc(op, 1, sizeof *r);
@@ -266,30 +297,19 @@ static tw_status_t create(twi_op_t *op, bool all_reduce, int64_t owner_rows)
         return TW_ERR_NO_MEMORY;
     op->state = r;
     r->all_reduce = all_reduce;
-    r->out_type = product->epilogue.out_type;
-    r->out_bytes = (int64_t)twi_dtype_bytes(r->out_type);
-    const tw_wire_t wire = op->problem.wire;
-    r->wire_bytes = wire == TW_WIRE_F32 ? 4 : wire == TW_WIRE_INT8 ? 1 : r->out_bytes;
-    r->reduce = twi_reduce_select(wire == TW_WIRE_F32 ? TWI_FP32 : r->out_type, TWI_SUM, false);
+    set_types(op, r);
     TW_TRY(wire_memory(op, r));
-    static const twi_gemm_hook_t some_hook; /* strips have their own */
-    product->hook = &some_hook;
-    twi_products_plan(product, &op->plan);
+    plan_product(op, r);
     twi_entry_fill(op, product->m);
-    if (wire == TW_WIRE_F32)
-        product->epilogue.out_type = TWI_FP32; /* of a partial; the entry has that of the result */
-    r->products = (twi_products_t){.plan = &op->plan, .panels = &op->memory->panels[0], .pack = twi_products_pack_rows};
+    if (op->problem.wire == TW_WIRE_F32)
+        product->epilogue.out_type = TWI_FP32; /* of a partial */
     TW_TRY(twi_mm_reduce_plan(op, r, owner_rows));
     r->streams = twi_gemm_streams(&op->plan, product->c, product->ldc, product->m, r->out_type);
     r->copy_rows = twi_copy_rows_select(r->streams);
     r->push_rows = twi_copy_rows_select(true);
     lend_y(op, r);
     TW_TRY(twi_mm_reduce_order(op, r));
-    twi_ops_board_t *board = twi_board(op->transport, op->rank);
-    TW_TRY(twi_units_create(op, &op->sent, &board->sent, op->n_rounds * r->n_sends));
-    TW_TRY(twi_units_create(op, &op->result, &board->result, twi_mm_all_pieces(op, r, r->shares[op->rank].n)));
-    int64_t *left = twi_op_alloc(op, (size_t)op->n_rounds, sizeof *left);
-    TW_TRY(twi_reads_create(&op->reads, left, op->n_rounds));
+    TW_TRY(make_counters(op, r));
     TW_TRY(make_queues(op, r));
     return twi_op_worker_memory(op);
 }
