@@ -8,11 +8,11 @@
  * Words of the board only grow. A word counts what is finished of the call at hand: TWI_CALL_EPOCH(call,
  * count), so that the next call needs no reset. The owner stores them (release), peers load them (acquire):
  *     entered  the entry of the call is there, and its count lists in the slot of its first round
- *     sent     so many units of the slots can be read: partial results, or rows of the left matrix
- *     result   so many units of finished results can be read; of gathers: so many strips are packed, for the deadlines
- *     taken    this rank has read what it needs of so many rounds of ALL ranks; a whole call: the next epoch
- *     meetings so many barriers and splits are begun: who is in one that we have not begun does not enter our call
- *     pace     so many tiles of the product are multiplied: who compares it with its own knows whether it is behind.
+ *     sent     units of the slots that can be read: partial results, or rows of the left matrix
+ *     result   units of finished results that can be read; of gathers: strips that are packed, for the deadlines
+ *     taken    rounds of ALL ranks of which this rank has read what it needs; a whole call: the next epoch
+ *     meetings barriers and splits that are begun: who is in one that we have not begun does not enter our call
+ *     pace     tiles of the product that are multiplied: who compares it with its own knows whether it is behind.
  *              Relaxed, because nothing else follows from it; workers may store it out of order
  * And one for each piece of this rank's own results:
  *     marks    who sums it (TWI_MARK_...): this rank, or whoever takes it first of those that have nothing else to do
@@ -23,7 +23,8 @@
  * `sent` and their `taken`, for which the end of the call waits. All that is touched between twi_engine_touch_begin
  * and _end only.
  *
- * Who sums a piece for another rank reads slots of all, which that rank's `taken` protects: it waits for the mark.
+ * A helper, who sums a piece of another rank, reads the slots of all ranks. The `taken` of that rank keeps them: it
+ * waits for the mark before it moves `taken`.
  *
  * A slot holds one round of a call; its memory may be used again when every rank's `taken` has passed that round
  * (ops_slots.c):

@@ -33,22 +33,23 @@ enum { GATHER_UNKNOWN, GATHER_DIRECT, GATHER_COPIED };
 
 typedef struct gather {
     bool grouped;
-    twi_counts_t counts;      /* grouped */
-    int64_t experts;          /* 1 if not */
-    int64_t head;             /* bytes before the rows of the first round */
-    int64_t row_bytes;        /* of a row, */
-    int64_t token_bytes;      /* and of its scale: 4 or 0 */
-    const float *own_token;   /* scales of our rows, */
-    float *token;             /* and of all rows of the product */
-    gather_rows_t *shown;     /* [size] */
-    int64_t *count;           /* [size][experts] rows of the product from each source, */
-    int64_t *from;            /* their first row at the source, */
-    int64_t *to;              /* and in the product */
+    twi_counts_t counts;    /* if grouped */
+    int64_t experts;        /* 1 if not grouped */
+    int64_t head;           /* bytes before the rows of the first round */
+    int64_t row_bytes;      /* of the elements of a row */
+    int64_t token_bytes;    /* of the scale of a row: 4 or 0 */
+    const float *own_token; /* scales of our rows */
+    float *token;           /* scales of all rows of the product */
+    gather_rows_t *shown;   /* [size] */
+    /* [size][experts]: rows of the product by their source. */
+    int64_t *count;           /* how many there are */
+    int64_t *from;            /* the first one, counted at the source */
+    int64_t *to;              /* the first one, counted in the product */
     bool copies;              /* some source needs several rounds */
     _Atomic int how;          /* GATHER_...; release, acquire: shown, from and what is to be read are complete */
     bool only_rows;           /* there is no product, but rows_out is wanted */
-    int64_t copy_ld;          /* GATHER_COPIED: elements between rows of the copy, */
-    char *copy;               /* which is rows_out or memory of ours */
+    char *copy;               /* of all rows of the product: rows_out, or memory of ours if GATHER_COPIED */
+    int64_t copy_ld;          /* elements between its rows */
     _Atomic uint8_t **copied; /* [size][rounds of the source], of a run; release, acquire */
     gather_strip_t *strips;   /* by queue: first those whose rows are ours, then those of rank+1, ... */
     int64_t n_strips;

@@ -138,7 +138,7 @@ void twi_gather_each(const twi_op_t *op, const gather_t *g, const gather_strip_t
 typedef struct packing {
     twi_op_t *op;
     gather_t *g;
-    char *rows; /* where they are put together, */
+    char *rows; /* where they are put together */
     int64_t step;
     int64_t first;    /* from this row of the product on */
     const char *only; /* or, if all are of one source, where they are */

@@ -44,11 +44,11 @@ typedef struct gmm {
     bool streams; /* the result is written around the caches */
     bool lends;   /* our y to peers */
     twi_copy_rows_fn copy_rows;
-    int64_t *first_row;      /* [size + 1][experts] our rows of an expert for each receiver, */
-    int64_t *y_row;          /* [size][experts] and where they begin in its y; known when all have entered */
+    int64_t *first_row;      /* [size + 1][experts] the first of our rows of an expert for each receiver */
+    int64_t *y_row;          /* [size][experts] where these begin in the receiver's y; known when all have entered */
     struct gmm_sized *order; /* [experts] of whichever rank is looked at */
     gmm_piece_t **pieces;    /* [size], made when all have entered */
-    _Atomic bool met;        /* these and y_row are there: release, acquire */
+    _Atomic bool met;        /* pieces and y_row are there: release, acquire */
 } gmm_t;
 
 /* gmm_plan.c: strips, from count lists. */

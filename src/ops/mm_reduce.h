@@ -68,40 +68,40 @@ typedef struct mm_reduce {
     bool defer;     /* own partials always go to the slot first */
     bool streams;   /* the result is written around the caches */
     bool lends;     /* others may write to our y */
-    bool pushed;    /* the other of two ranks does so with its results */
+    bool pushed;    /* the other of two ranks writes its results there */
     bool helps;     /* we sum what others give */
-    bool gives_all; /* whether we are behind or not */
+    bool gives_all; /* all own sums are given, whether we are behind or not */
     int64_t marks;  /* own pieces that we mark; those after them are kept */
     uint32_t out_type;
     int64_t wire_bytes, out_bytes; /* of an element */
-    int64_t round_cols;            /* but for the last round */
+    int64_t round_cols;            /* of each round but the last */
     int64_t piece_cols;            /* of a strip in a round: what peers are told of at a time */
     twi_products_t products;
     mm_strip_t *strips; /* in the order of the slots; the same on all ranks */
     int64_t n_strips;
-    int64_t *sends; /* strips that this rank computes for others, in that order */
+    int64_t *sends; /* strips that this rank computes for others, in the order in which it does */
     int64_t n_sends;
     int64_t *owned;     /* strips by share */
     mm_share_t *shares; /* [size] */
-    int64_t *needed;    /* [own strips][size]: which of a peer's sends it is */
+    int64_t *needed;    /* [own strip i][rank p]: position of strip i in the sends of p */
     mm_batch_t *batches;
     int64_t n_batches;
-    twi_gemm_panel_t *panels;    /* of all batches, */
-    uint8_t *panel_strip;        /* and which strip of the batch each belongs to */
+    twi_gemm_panel_t *panels;    /* of all batches */
+    uint8_t *panel_strip;        /* [panels] which strip of its batch each belongs to */
     _Atomic uint8_t *own;        /* [rounds][own strips][chunks] MM_... */
-    int64_t *late;               /* the same: columns whose partials were not there yet; written before `own` */
+    int64_t *late;               /* [the same] columns whose partials were not there yet; written before `own` */
     _Atomic int32_t *batch_left; /* [rounds][batches] chunks to compute */
-    _Atomic uint8_t *gives;      /* [batches] MM_...; relaxed: only that all chunks see the same */
-    _Atomic bool behind;         /* once in a run is enough */
-    _Atomic int64_t tiles;       /* that are multiplied */
+    _Atomic uint8_t *gives;      /* [batches] MM_...; relaxed: it only has to be the same for all chunks */
+    _Atomic bool behind;         /* we were at some time in the run, and are taken to be from then on */
+    _Atomic int64_t tiles;       /* that are multiplied in the run */
     _Atomic int32_t *own_left;   /* [own pieces] panels to sum */
     twi_reduce_fn reduce;
-    twi_copy_rows_fn copy_rows;     /* to our y, */
-    twi_copy_rows_fn push_rows;     /* and to that of a peer: around the caches where that can be */
-    const twi_wire_kernels_t *wire; /* of int8 on the wire, else NULL; and of all columns: */
-    float *ratio;                   /* comm_scale_1 / comm_scale_2, */
-    float *inverse;                 /* 1 / comm_scale_1, */
-    bool inverts;                   /* if it may be used in this run */
+    twi_copy_rows_fn copy_rows;     /* to our y */
+    twi_copy_rows_fn push_rows;     /* to the y of a peer: around the caches where that can be */
+    const twi_wire_kernels_t *wire; /* of int8 on the wire; NULL: it has another type */
+    float *ratio;                   /* [n] comm_scale_1 / comm_scale_2, with int8 on the wire */
+    float *inverse;                 /* [n] 1 / comm_scale_1, likewise */
+    bool inverts;                   /* `inverse` may be used in this run */
 } mm_reduce_t;
 
 /* mm_reduce_plan.c: schedule, shares and strips. `owner_rows`: rows of a rank's share, 0: as it is best. */
@@ -148,9 +148,9 @@ typedef struct mm_rows {
     const mm_strip_t *strip;
     int64_t first, n; /* its rows that are of the share that it is looked at for */
     int64_t index;    /* of an own strip, else -1 */
-    bool fused;       /* partials of the peers are added at once */
-    int64_t late;     /* columns before it was so */
-    int64_t told;     /* columns whose sums peers know of; of an own strip */
+    bool fused;       /* partials of the peers are there, and are added at once */
+    int64_t late;     /* columns multiplied before the peers' partials had come, which are summed in a second pass */
+    int64_t told;     /* columns that need not be told of any more: peers know of their results, or they are late */
 } mm_rows_t;
 
 /* What a worker needs for the tiles of some strips in one round. */
@@ -196,7 +196,7 @@ bool twi_mm_partial_lacks(twi_op_t *op, const mm_reduce_t *r, int64_t own, int64
 
 /* mm_reduce_given.c: sums that are left to whoever has time. */
 
-/* Tiles with so many rows more are multiplied. */
+/* Tiles with `rows` more rows are multiplied. */
 void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t rows);
 /* Whether this rank leaves the sums of a batch to others; all workers get the same answer. */
 bool twi_mm_gives(twi_op_t *op, mm_reduce_t *r, int64_t batch);

@@ -95,7 +95,7 @@ void twi_mm_mark(twi_op_t *op, const mm_reduce_t *r, const mm_batch_t *batch, bo
     twi_transport_wake(op->transport);
 }
 
-/* Who has taken a piece is known for those who wait only: it is our own answer that decides. */
+/* The answer for our own rank decides; those for others only name whom we wait for, in messages. */
 bool twi_mm_given_lacks(const twi_op_t *op, const mm_reduce_t *r, int64_t own, int rank)
 {
     const int64_t pieces = twi_mm_pieces(op, r, 0);
@@ -122,8 +122,8 @@ static bool strip_lacks(twi_op_t *op, const mm_reduce_t *r, int owner, int64_t s
 }
 
 /*
- * Until its owner has marked it; and if it is given, until all partials are there. While it is not known whether it is,
- * they lack too: the owner is not asked before the others.
+ * What lacks of the owner is its mark; of another rank its partial, if the piece is given or, for all we know, may be:
+ * the owner is not always asked first.
  */
 bool twi_mm_help_lacks(twi_op_t *op, twi_item_t item, int rank)
 {

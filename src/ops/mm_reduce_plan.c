@@ -4,8 +4,8 @@
 #include "ops/mm_reduce.h"
 
 enum {
-    PIECE_ITEMS = 32 << 10,        /* about that many elements in a piece, */
-    PIECES_MAX = 16,               /* but no more pieces than that in a strip */
+    PIECE_ITEMS = 32 << 10,        /* elements of a piece, about */
+    PIECES_MAX = 16,               /* pieces of a strip, at most */
     STRIPS_MOST = 1 << 20,         /* in all rounds, about; so that their pieces can be counted */
     SUMMED_BY_ALL_BYTES = 1 << 20, /* of all partials: up to here every rank sums all rows, which saves a leg */
 };

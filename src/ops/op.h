@@ -30,7 +30,7 @@ typedef struct twi_op_worker {
     int index;
     twi_buffer_t memory;
     char *gemm;                   /* of twi_gemm_strip */
-    char *panels;                 /* of the strip that it is at */
+    char *panels;                 /* of strip packed_strip of `packed` */
     char *rows;                   /* mr rows of the left matrix, as they come */
     char *tiles[4];               /* mr * nr elements of 4 bytes each */
     const void **all_sources;     /* [2][size] */
@@ -38,7 +38,7 @@ typedef struct twi_op_worker {
     const char **bases;           /* [size] */
     twi_gemm_rows_t *others;      /* [size] y of ranks */
     twi_gemm_rows_t *also;        /* [2][size + 1], one half after the other */
-    const twi_products_t *packed; /* whose strip the panels are of, and which */
+    const twi_products_t *packed; /* NULL: no strip is packed */
     int64_t packed_strip;
 } twi_op_worker_t;
 
@@ -81,11 +81,11 @@ typedef struct twi_units {
     uint8_t *done; /* [n] */
 } twi_units_t;
 
-/* Rounds of which items still have something to read; `taken` follows the first one. */
+/* Reads still outstanding in each round; `taken` is the first round whose count is not zero. */
 typedef struct twi_reads {
     twi_lock_t lock;
     int64_t n_rounds;
-    int64_t next;
+    int64_t next;  /* the first round with reads left */
     int64_t *left; /* [n_rounds] */
 } twi_reads_t;
 
@@ -115,7 +115,7 @@ struct twi_op {
     void *state;                 /* of the class */
 
     int64_t n_rounds;         /* of this rank's slots */
-    const size_t *slot_bytes; /* [n_rounds], or the same for all: */
+    const size_t *slot_bytes; /* [n_rounds]; NULL: all have slot_bytes_each */
     size_t slot_bytes_each;
     const void *lists; /* what the first slot begins with, before `entered` is stored; NULL: nothing */
     size_t lists_bytes;

@@ -13,8 +13,8 @@
 #define LATENCY_US 3.0            /* of a collective of nothing */
 #define STRIP_US 1.5              /* fitted: of 256 rows of each rank, each time that somebody waits for them */
 #define PANEL_ROWS 2.0            /* that a panel of the left matrix costs besides its own */
-#define PASS_BYTES_PER_US 10000.0 /* of a right matrix that goes by, */
-#define PASS_ITEMS_PER_US 4000.0  /* elements of one that is converted on the way */
+#define PASS_BYTES_PER_US 10000.0 /* of a right matrix that goes by */
+#define PASS_ITEMS_PER_US 4000.0  /* elements of a right matrix that is converted on the way */
 
 /* Operations of a core in a microsecond. */
 static double rate_of(const twi_gemm_kernel_t *kernel)

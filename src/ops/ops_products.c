@@ -7,10 +7,11 @@
 #include "transport/bell.h"
 
 enum {
-    ITEMS_LEAST = 4,     /* of a worker: so many of them even if that makes narrow chunks, */
-    CHUNK_LEAST = 64,    /* columns: the least that is worth an item; */
-    ITEMS_WANTED = 16,   /* and so many, since workers are never equally fast and all wait for the last item, */
-    CHUNK_COLUMNS = 256, /* if they are as wide as this */
+    /* Items of each worker: workers are never equally fast, and all wait for the last item. */
+    WIDE_ITEMS = 16,  /* wanted, if they are of WIDE_COLUMNS */
+    NARROW_ITEMS = 4, /* wanted even if they are of NARROW_COLUMNS only */
+    WIDE_COLUMNS = 256,
+    NARROW_COLUMNS = 64, /* about the least that is worth an item */
     SPINS = 1024,        /* before a worker that waits for a panel gives its core away */
 };
 
@@ -22,15 +23,15 @@ void twi_products_plan(twi_gemm_problem_t *problem, twi_gemm_plan_t *plan_out)
 
 int64_t twi_products_height(const twi_op_t *op, const twi_gemm_plan_t *plan, int64_t rows)
 {
-    const int64_t wanted = op->ops->n_workers > 1 ? (int64_t)ITEMS_LEAST * op->ops->n_workers : 1;
-    const int64_t chunks = twi_ceil_div(plan->problem->n, CHUNK_LEAST), mr = plan->kernel->mr;
+    const int64_t wanted = op->ops->n_workers > 1 ? (int64_t)NARROW_ITEMS * op->ops->n_workers : 1;
+    const int64_t chunks = twi_ceil_div(plan->problem->n, NARROW_COLUMNS), mr = plan->kernel->mr;
     int64_t height = plan->blocks.stack;
     while (height > TWI_STRIP_ROWS && twi_ceil_div(rows, height) * chunks < wanted)
         height = twi_round_up(twi_ceil_div(height, 2), mr);
     return height;
 }
 
-/* Chunks of so many columns: `each` items for every worker in all rounds, but no more than `least` columns make. */
+/* Chunks of `cols` columns: `each` items for every worker in all rounds, but none much narrower than `least`. */
 static int64_t chunks_of(const twi_op_t *op, int64_t items, int64_t cols, int64_t each, int64_t least)
 {
     return twi_least(twi_ceil_div(each * op->ops->n_workers, items), twi_ceil_div(cols, least));
@@ -41,8 +42,8 @@ static void cut_columns(const twi_op_t *op, twi_products_t *p, int64_t rounds, i
     const int64_t items = p->n_strips * rounds;
     int64_t chunks = 1;
     if (op->ops->n_workers > 1) {
-        const int64_t wide = chunks_of(op, items, cols, ITEMS_WANTED, CHUNK_COLUMNS);
-        const int64_t narrow = chunks_of(op, items, cols, ITEMS_LEAST, CHUNK_LEAST);
+        const int64_t wide = chunks_of(op, items, cols, WIDE_ITEMS, WIDE_COLUMNS);
+        const int64_t narrow = chunks_of(op, items, cols, NARROW_ITEMS, NARROW_COLUMNS);
         chunks = wide > narrow ? wide : narrow;
     }
     p->chunk_cols = twi_round_up(twi_ceil_div(cols, chunks), p->plan->kernel->nr);

@@ -46,7 +46,7 @@ static inline int64_t twi_products_rows(const twi_gemm_plan_t *plan)
 }
 
 /*
- * Of so many rows those that are multiplied together: as many as in a product alone, but so that all workers have
+ * Of `rows` rows those that are multiplied together: as many as in a product alone, but so that all workers have
  * something to do. TWI_STRIP_ROWS of them, or fewer if the plan has fewer, are never cut.
  */
 int64_t twi_products_height(const twi_op_t *op, const twi_gemm_plan_t *plan, int64_t rows);
