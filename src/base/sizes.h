@@ -29,11 +29,6 @@ static inline int64_t twi_max(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static inline int64_t twi_least(int64_t a, int64_t b)
-{
-    return twi_min(a, b);
-}
-
 /* For numbers that may be above INT64_MAX, such as deadlines. */
 static inline uint64_t twi_min_u64(uint64_t a, uint64_t b)
 {

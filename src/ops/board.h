@@ -78,15 +78,16 @@ typedef struct twi_call_entry {
 } twi_call_entry_t;
 
 typedef struct twi_ops_board {
-    _Alignas(TWI_LINE) _Atomic uint64_t entered;
-    _Alignas(TWI_LINE) _Atomic uint64_t sent;
-    _Alignas(TWI_LINE) _Atomic uint64_t result;
-    _Alignas(TWI_LINE) _Atomic uint64_t taken;
-    _Alignas(TWI_LINE) _Atomic uint64_t pace;
-    _Alignas(TWI_LINE) _Atomic uint64_t meetings;
-    _Alignas(TWI_LINE) twi_call_entry_t calls[2];          /* [call % 2] */
-    _Alignas(TWI_LINE) uint64_t places[2][TWI_SLOTS_LIVE]; /* [call % 2][round % LIVE]: bytes from the first slot */
-    _Alignas(TWI_LINE) _Atomic uint64_t marks[2][TWI_MARKS_MOST]; /* [call % 2] */
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t entered;
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t sent;
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t result;
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t taken;
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t pace;
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t meetings;
+    _Alignas(TWI_LINE_PAIR) twi_call_entry_t calls[2]; /* [call % 2] */
+    _Alignas(
+        TWI_LINE_PAIR) uint64_t places[2][TWI_SLOTS_LIVE]; /* [call % 2][round % LIVE]: bytes from the first slot */
+    _Alignas(TWI_LINE_PAIR) _Atomic uint64_t marks[2][TWI_MARKS_MOST]; /* [call % 2] */
 } twi_ops_board_t;
 
 static inline twi_ops_board_t *twi_board(const twi_transport_t *t, int rank)

@@ -117,7 +117,7 @@ static int queue_of(const twi_op_t *op, const gather_t *g, const gather_strip_t 
 static int64_t strip_rows(const twi_op_t *op, int64_t group_rows)
 {
     const int64_t each = group_rows / op->size, height = twi_products_height(op, &op->plan, group_rows);
-    const int64_t rows = each % op->plan.kernel->mr == 0 ? twi_least(each, height) : 0;
+    const int64_t rows = each % op->plan.kernel->mr == 0 ? twi_min(each, height) : 0;
     return rows > TWI_STRIP_ROWS ? rows : TWI_STRIP_ROWS;
 }
 
@@ -132,7 +132,7 @@ static int64_t cut_group(const twi_op_t *op, const gather_t *g, int group, gathe
     int64_t n = 0;
     for (int64_t row = g->to[group]; row < end; row += height, n++)
         if (strips)
-            strips[n] = (gather_strip_t){.group = group, .row = row, .rows = twi_least(end - row, height)};
+            strips[n] = (gather_strip_t){.group = group, .row = row, .rows = twi_min(end - row, height)};
     return n;
 }
 

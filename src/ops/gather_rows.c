@@ -15,7 +15,7 @@ gather_rows_t twi_gather_shown(const twi_op_t *op, const gather_t *g, int64_t n)
 {
     const int64_t each = bytes_per_row(g) > 0 ? bytes_per_row(g) : 1;
     /* half of the slots, and a line for what is rounded up */
-    const int64_t half = (int64_t)(op->ops->slots_bytes / 2) - g->head - TWI_LINE, fit = half / each;
+    const int64_t half = (int64_t)(op->ops->slots_bytes / 2) - g->head - TWI_LINE_PAIR, fit = half / each;
     const int64_t wish = op->problem.rounds > 1 ? twi_ceil_div(n, op->problem.rounds) : n;
     gather_rows_t shown = {.n = n, .per_round = wish < fit ? wish : fit};
     if (shown.per_round > TWI_STRIP_ROWS)

@@ -32,7 +32,7 @@ static target_t target_of(const gmm_tiles_t *t, const twi_gemm_tile_t *tile, int
     int d = 0;
     while (row >= begin[(d + 1) * e])
         d++;
-    const int64_t rows = twi_least(begin[(d + 1) * e] - row, tile->rows - first);
+    const int64_t rows = twi_min(begin[(d + 1) * e] - row, tile->rows - first);
     const twi_gemm_rows_t *lent = &t->worker->others[d];
     if (lent->at) {
         const int64_t y_row = t->g->y_row[d * e + j] + row - begin[d * e];
@@ -48,7 +48,7 @@ static int rows_together(const gmm_tiles_t *t, const twi_gemm_tile_t *tile, int6
     if (rows_there == tile->rows)
         return tile->rows;
     const int whole = (int)rows_there / t->mr * t->mr;
-    return whole > 0 ? whole : (int)twi_least(tile->rows, t->mr);
+    return whole > 0 ? whole : (int)twi_min(tile->rows, t->mr);
 }
 
 enum { TAG_SPLIT = 1 };

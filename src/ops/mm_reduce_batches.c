@@ -32,8 +32,8 @@ mm_rows_t twi_mm_batch_rows(const twi_op_t *op, const mm_reduce_t *r, const mm_b
 
 static int64_t batch_rows(const twi_op_t *op)
 {
-    const int64_t m = op->problem.product.m, rows = m / twi_least(op->size, BATCHES_MOST);
-    return twi_least(twi_products_height(op, &op->plan, m), rows > TWI_STRIP_ROWS ? rows : TWI_STRIP_ROWS);
+    const int64_t m = op->problem.product.m, rows = m / twi_min(op->size, BATCHES_MOST);
+    return twi_min(twi_products_height(op, &op->plan, m), rows > TWI_STRIP_ROWS ? rows : TWI_STRIP_ROWS);
 }
 
 static int panels_of(const twi_op_t *op, const mm_strip_t *strip)
@@ -92,7 +92,7 @@ static mm_batch_t next_batch(const twi_op_t *op, const mm_reduce_t *r)
         .panel = last->panel + last->n_panels,
     };
     const int64_t sends_through = r->gives_all ? batch.send : through > 0 ? r->batches[through].send : 0;
-    add_own(op, r, &batch, twi_least(own_due(op, r, sends_through, batch.own), batch.own + own_part(op, r)));
+    add_own(op, r, &batch, twi_min(own_due(op, r, sends_through, batch.own), batch.own + own_part(op, r)));
     add_sends(op, r, &batch);
     if (batch.send + batch.n_sends == r->n_sends)
         add_own(op, r, &batch, own_due(op, r, r->gives_all ? r->n_sends : batch.send, batch.own));
@@ -112,7 +112,7 @@ static void fill_panels(const twi_op_t *op, mm_reduce_t *r, const mm_batch_t *ba
     for (int64_t i = 0; i < batch->n_sends + batch->n_own; i++) {
         const mm_strip_t *strip = twi_mm_batch_rows(op, r, batch, i).strip;
         for (int64_t first = 0; first < strip->rows; first += mr, panel++) {
-            r->panels[panel] = (twi_gemm_panel_t){strip->row + first, (int)twi_least(strip->rows - first, mr)};
+            r->panels[panel] = (twi_gemm_panel_t){strip->row + first, (int)twi_min(strip->rows - first, mr)};
             r->panel_strip[panel] = (uint8_t)i;
         }
     }

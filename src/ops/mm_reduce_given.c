@@ -29,7 +29,7 @@ static int64_t tiles_of(const twi_op_t *op)
 static int64_t pace_of(const twi_op_t *op, int rank)
 {
     const uint64_t pace = atomic_load_explicit(&twi_board(op->transport, rank)->pace, memory_order_relaxed);
-    return twi_least(twi_epoch_count(pace, op->call), tiles_of(op));
+    return twi_min(twi_epoch_count(pace, op->call), tiles_of(op));
 }
 
 void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t rows)
@@ -39,7 +39,7 @@ void twi_mm_pace(const twi_op_t *op, mm_reduce_t *r, int64_t rows)
     int64_t tiles = twi_ceil_div(rows, op->plan.kernel->mr);
     tiles += atomic_fetch_add_explicit(&r->tiles, tiles, memory_order_relaxed);
     atomic_store_explicit(&twi_board(op->transport, op->rank)->pace,
-                          TWI_CALL_EPOCH(op->call, twi_least(tiles, TWI_CALL_UNITS_MAX)), memory_order_relaxed);
+                          TWI_CALL_EPOCH(op->call, twi_min(tiles, TWI_CALL_UNITS_MAX)), memory_order_relaxed);
 }
 
 /*
@@ -85,7 +85,7 @@ bool twi_mm_gives(twi_op_t *op, mm_reduce_t *r, int64_t batch)
 
 void twi_mm_mark(twi_op_t *op, const mm_reduce_t *r, const mm_batch_t *batch, bool given)
 {
-    const int64_t end = twi_least(pieces_end(op, r, batch), r->marks);
+    const int64_t end = twi_min(pieces_end(op, r, batch), r->marks);
     const uint64_t mark = TWI_CALL_EPOCH(op->call, given ? TWI_MARK_GIVEN : TWI_MARK_KEPT);
     int64_t i = batch->own * twi_mm_pieces(op, r, 0);
     if (i >= end)

@@ -57,7 +57,7 @@ static int64_t pieces_most(const twi_op_t *op, int64_t height)
 {
     const int64_t strips = twi_ceil_div(twi_ceil_div(op->problem.product.m, op->size), height) + 1;
     const int64_t most = TWI_MARKS_MOST / strips;
-    return most < 1 ? 1 : twi_least(most, PIECES_MAX);
+    return most < 1 ? 1 : twi_min(most, PIECES_MAX);
 }
 
 static void cut_columns(twi_op_t *op, mm_reduce_t *r)
@@ -68,10 +68,9 @@ static void cut_columns(twi_op_t *op, mm_reduce_t *r)
         r->schedule.rounds = twi_ceil_div(n, r->round_cols);
     op->n_rounds = r->schedule.rounds;
     const int64_t height = strip_rows(op, r), cols = PIECE_ITEMS / height;
-    const int64_t pieces =
-        r->schedule.fused ? twi_least(twi_ceil_div(r->round_cols, cols), pieces_most(op, height)) : 1;
+    const int64_t pieces = r->schedule.fused ? twi_min(twi_ceil_div(r->round_cols, cols), pieces_most(op, height)) : 1;
     r->piece_cols = pieces > 0 ? twi_round_up(twi_ceil_div(r->round_cols, pieces), nr) : 0;
-    op->slot_bytes_each = (size_t)(op->problem.product.m * twi_least(r->round_cols, n) * r->wire_bytes);
+    op->slot_bytes_each = (size_t)(op->problem.product.m * twi_min(r->round_cols, n) * r->wire_bytes);
 }
 
 /* ---- Strips ------------------------------------------------------------------------------------ */
@@ -80,8 +79,8 @@ static void cut_shares(const twi_op_t *op, mm_reduce_t *r, int64_t rows)
 {
     const int64_t m = op->problem.product.m;
     for (int d = 0; d < op->size; d++) {
-        const int64_t first = r->results == MM_SUMMED_BY_ALL ? 0 : twi_least(d * rows, m);
-        r->shares[d] = (mm_share_t){.row = first, .rows = twi_least(rows, m - first)};
+        const int64_t first = r->results == MM_SUMMED_BY_ALL ? 0 : twi_min(d * rows, m);
+        r->shares[d] = (mm_share_t){.row = first, .rows = twi_min(rows, m - first)};
     }
 }
 
@@ -94,7 +93,7 @@ static int64_t strips_of(const twi_op_t *op, const mm_reduce_t *r, int64_t rows)
     if (op->problem.product.n == 0)
         return 0;
     const int64_t height = strip_rows(op, r), room = TWI_STRIP_ROWS - height;
-    const int64_t rest = twi_least(op->plan.kernel->mr - 1, room > 0 ? room : 0);
+    const int64_t rest = twi_min(op->plan.kernel->mr - 1, room > 0 ? room : 0);
     return rows <= height ? rows > 0 : twi_ceil_div(rows - rest, height);
 }
 
@@ -155,7 +154,7 @@ int64_t twi_mm_sends_before(const twi_op_t *op, const mm_reduce_t *r, int rank, 
     int64_t n = 0;
     for (int s = 1; s < op->size; s++) {
         const int64_t strips = r->shares[(rank + s) % op->size].n, others = s < step ? i + 1 : i;
-        n += twi_least(strips, others);
+        n += twi_min(strips, others);
     }
     return n;
 }
@@ -210,7 +209,7 @@ mm_piece_t twi_mm_piece(const twi_op_t *op, const mm_reduce_t *r, int64_t strips
         .round = round,
         .strip = at / pieces,
         .col = col,
-        .cols = twi_least(r->piece_cols, twi_mm_round_cols(op, r, round) - col),
+        .cols = twi_min(r->piece_cols, twi_mm_round_cols(op, r, round) - col),
     };
 }
 

@@ -162,8 +162,7 @@ void twi_mm_tiles_sum(mm_tiles_t *t, const mm_rows_t *rows, int64_t col, int64_t
     find_bases(t);
     for (int64_t c = col; c < col + cols; c += kernel->nr)
         for (int64_t i = rows->first; i < end; i += kernel->mr) {
-            const int64_t block_rows = twi_least(end - i, kernel->mr),
-                          block_cols = twi_least(col + cols - c, kernel->nr);
+            const int64_t block_rows = twi_min(end - i, kernel->mr), block_cols = twi_min(col + cols - c, kernel->nr);
             char *result = result_at(t, strip, i, c, block_cols);
             set_sources(t, strip, i, c, block_cols);
             sum_rows(t, block_rows, c, block_cols, result);
@@ -204,7 +203,7 @@ void twi_mm_tiles_dequantise(const mm_tiles_t *t, const mm_rows_t *rows, int own
     const int64_t end = rows->first + rows->n;
     for (int64_t row = rows->first; row < end; row += kernel->mr)
         for (int64_t c = piece->col; c < piece->col + piece->cols; c += kernel->nr) {
-            const int64_t n = twi_least(end - row, kernel->mr), cols = twi_least(t->cols - c, kernel->nr);
+            const int64_t n = twi_min(end - row, kernel->mr), cols = twi_min(t->cols - c, kernel->nr);
             store_block(t, strip->row + row, n, c, cols, tile_at(t, strip, slot, row, c, cols));
         }
 }
@@ -233,7 +232,7 @@ void twi_mm_tiles_tell(const mm_tiles_t *t, mm_rows_t *rows, int64_t end)
         return;
     twi_stream_fence();
     while (rows->told < end) {
-        const int64_t stop = twi_least((rows->told / r->piece_cols + 1) * r->piece_cols, end);
+        const int64_t stop = twi_min((rows->told / r->piece_cols + 1) * r->piece_cols, end);
         const mm_piece_t piece = {.round = t->round, .strip = rows->index, .col = rows->told};
         const int64_t number = twi_mm_piece_number(t->op, r, strips, &piece);
         const int32_t panels = (int32_t)twi_ceil_div(stop - rows->told, t->op->plan.kernel->nr);
@@ -325,7 +324,7 @@ static int rows_together(const mm_tiles_t *t, const mm_strip_t *strip, const twi
 {
     const bool scratch = t->op->problem.wire != TW_WIRE_OUT;
     const int64_t most = scratch ? t->op->plan.kernel->mr : strip->row + strip->rows - tile->row;
-    return (int)twi_least(tile->rows, most);
+    return (int)twi_min(tile->rows, most);
 }
 
 static void place_tile(void *user, const twi_gemm_tile_t *tile, twi_gemm_place_t *place)
@@ -405,7 +404,7 @@ mm_rows_t twi_mm_rows(const mm_reduce_t *r, int owner, int64_t i)
     return (mm_rows_t){
         .strip = strip,
         .first = from - strip->row,
-        .n = twi_least(strip->row + strip->rows, share->row + share->rows) - from,
+        .n = twi_min(strip->row + strip->rows, share->row + share->rows) - from,
         .index = i,
     };
 }

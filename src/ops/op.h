@@ -58,12 +58,12 @@ typedef bool twi_lacks_fn(twi_op_t *op, twi_item_t item, int rank);
 typedef void twi_run_fn(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker);
 
 typedef struct twi_queue {
-    _Alignas(TWI_LINE) _Atomic int64_t next; /* first item that nobody has taken; relaxed: items are independent */
-    _Atomic int64_t n;                       /* may grow while another queue has items; release, acquire */
-    int peer;                                /* the rank that its items are about, or -1 */
-    bool optional;                           /* done for others: the call may end without it */
-    _Atomic int lacked;                      /* the rank that it waited for at the last look; relaxed, only a hint */
-    twi_lacks_fn *lacks;                     /* NULL: items are always ready */
+    _Alignas(TWI_LINE_PAIR) _Atomic int64_t next; /* first item that nobody has taken; relaxed: items are independent */
+    _Atomic int64_t n;                            /* may grow while another queue has items; release, acquire */
+    int peer;                                     /* the rank that its items are about, or -1 */
+    bool optional;                                /* done for others: the call may end without it */
+    _Atomic int lacked;  /* the rank that it waited for at the last look; relaxed, only a hint */
+    twi_lacks_fn *lacks; /* NULL: items are always ready */
     twi_run_fn *run;
 } twi_queue_t;
 

@@ -209,7 +209,7 @@ static tw_status_t make_queues(twi_op_t *op, const mm_reduce_t *r)
         const int peer = (op->rank + step) % op->size;
         const int64_t pieces = twi_mm_all_pieces(op, r, r->shares[peer].n);
         queue->optional = step > 0;
-        twi_op_queue(queue, peer, twi_least(pieces, TWI_MARKS_MOST), twi_mm_help_lacks, twi_mm_help_run);
+        twi_op_queue(queue, peer, twi_min(pieces, TWI_MARKS_MOST), twi_mm_help_lacks, twi_mm_help_run);
     }
     return TW_OK;
 }
@@ -239,7 +239,7 @@ static void lend_y(twi_op_t *op, mm_reduce_t *r)
     const bool pushes = r->results == MM_COPIED && op->size == 2 && op->problem.wire != TW_WIRE_INT8;
     r->helps = r->schedule.fused && is_worth_helping(op, r);
     if (r->helps)
-        r->marks = twi_least(twi_mm_all_pieces(op, r, r->shares[op->rank].n), TWI_MARKS_MOST);
+        r->marks = twi_min(twi_mm_all_pieces(op, r, r->shares[op->rank].n), TWI_MARKS_MOST);
     op->entry.marks = r->marks;
     r->lends = (r->helps || pushes) && twi_gemm_can_stream(&op->plan, r->out_type) &&
                twi_entry_lend(op, product->c, rows, product->n * bytes, product->ldc * bytes);

@@ -13,7 +13,7 @@ tw_status_t twi_counts_create(twi_op_t *op, twi_counts_t *counts)
     const int64_t experts = problem->product.n_groups;
     const size_t n = (size_t)experts * (size_t)op->size, list_bytes = n * sizeof(int64_t);
     counts->experts = experts;
-    counts->bytes = (size_t)twi_round_up((int64_t)(2 * list_bytes), TWI_LINE);
+    counts->bytes = (size_t)twi_round_up((int64_t)(2 * list_bytes), TWI_LINE_PAIR);
     if (counts->bytes > op->ops->slots_bytes / 2)
         return twi_fail(TW_ERR_NO_MEMORY, "%s: two lists of %zu counts do not fit TILEWIRE_FUSE_BYTES %zu",
                         twi_op_name(op), n, op->ops->slots_bytes);

@@ -29,13 +29,13 @@ void twi_rows_touch(twi_gemm_place_t *place, const char *at, int64_t step, int r
 /* A block of at most mr rows of the panel at `col`: rows one after the other. */
 static void copy_block(const twi_panels_t *p, int64_t row, int64_t col, twi_copy_rows_fn copy)
 {
-    const int64_t cols = twi_least(p->nr, p->n - col), bytes = cols * p->item_bytes;
+    const int64_t cols = twi_min(p->nr, p->n - col), bytes = cols * p->item_bytes;
     const twi_rows_t rows = {
         .dst = p->dst + row * p->dst_step + col * p->item_bytes,
         .dst_step = p->dst_step,
         .src = twi_panel_at(p->strip, p->strip_rows, p->first + row, col, cols, p->tile_bytes),
         .src_step = bytes,
-        .n = twi_least(p->mr, p->rows - row),
+        .n = twi_min(p->mr, p->rows - row),
         .bytes = (size_t)bytes,
     };
     copy(&rows);
@@ -68,7 +68,7 @@ void twi_panels_copy(const twi_panels_t *p, twi_copy_rows_fn copy)
     const int64_t end = p->col + p->cols;
     int64_t col = p->col;
     while (p->tile_bytes == p->item_bytes && end - col >= p->nr) {
-        const int64_t panels = twi_least(GROUP_PANELS, (end - col) / p->nr);
+        const int64_t panels = twi_min(GROUP_PANELS, (end - col) / p->nr);
         copy_group(p, col, panels, copy);
         col += panels * p->nr;
     }

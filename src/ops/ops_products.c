@@ -34,7 +34,7 @@ int64_t twi_products_height(const twi_op_t *op, const twi_gemm_plan_t *plan, int
 /* Chunks of `cols` columns: `each` items for every worker in all rounds, but none much narrower than `least`. */
 static int64_t chunks_of(const twi_op_t *op, int64_t items, int64_t cols, int64_t each, int64_t least)
 {
-    return twi_least(twi_ceil_div(each * op->ops->n_workers, items), twi_ceil_div(cols, least));
+    return twi_min(twi_ceil_div(each * op->ops->n_workers, items), twi_ceil_div(cols, least));
 }
 
 static void cut_columns(const twi_op_t *op, twi_products_t *p, int64_t rounds, int64_t cols)

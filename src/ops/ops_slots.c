@@ -71,7 +71,7 @@ tw_status_t twi_slot_fits(const twi_op_t *op, size_t bytes)
 static size_t bytes_of(const twi_op_t *op, int64_t round)
 {
     const size_t bytes = op->slot_bytes ? op->slot_bytes[round] : op->slot_bytes_each;
-    return (bytes + TWI_LINE - 1) / TWI_LINE * TWI_LINE;
+    return (bytes + TWI_LINE_PAIR - 1) / TWI_LINE_PAIR * TWI_LINE_PAIR;
 }
 
 /* With the lock; rounds are opened in order. */

@@ -21,7 +21,6 @@
 #include "base/sizes.h"
 #include "base/status.h"
 
-#define TWI_LINE TWI_LINE_PAIR
 #define TWI_NONCE_BYTES 16
 
 /* Health of a rank as its peers see it; leaves OK once, by compare and swap. */
