@@ -716,7 +716,8 @@ TW_API TW_CHECKED tw_status_t tw_op_test(tw_op_t *op);
  *  same again. Since 0.1. */
 TW_API TW_CHECKED tw_status_t tw_op_wait(tw_op_t *op, uint64_t timeout_ns);
 
-/** Writes, ended by a NUL and cut off at `bytes`, which schedule was chosen and why. Local. Since 0.1. */
+/** Writes, ended by a NUL and cut off at `bytes`, how the operator is computed: of mm_reduce_scatter and mm_all_reduce
+ *  the schedule that was chosen and why, of the others how rows come and go; and the kernel. Local. Since 0.1. */
 TW_API TW_CHECKED tw_status_t tw_op_explain(const tw_op_t *op, char *text, size_t bytes);
 
 /** Frees a prepared operator; NULL is fine. If it was started and not waited for, its communicator is lost. Since 0.1. */

@@ -19,16 +19,6 @@ const char *twi_profile_name(tw_profile_t profile)
     return profile == TW_PROFILE_A2 ? "a2" : profile == TW_PROFILE_A3 ? "a3" : "none";
 }
 
-static const char *op_name(int kind)
-{
-    static const char *const names[TWI_OP_KINDS] = {
-#define TW_OP(NAME, name) [TWI_OP_##NAME] = #name,
-#include "ops/ops.def"
-#undef TW_OP
-    };
-    return names[kind];
-}
-
 /* ---- Products and ranks ------------------------------------------------------------------------ */
 
 /* Numbers of ranks, each a power of two, as a sum of them; 0: the operator is not available. */
@@ -44,7 +34,7 @@ static tw_status_t check_world(tw_profile_t profile, const twi_profile_call_t *c
 {
     const uint32_t allowed = worlds[call->kind][profile == TW_PROFILE_A3];
     const char *name = twi_profile_name(profile);
-    TW_REQUIRE(allowed, "profile %s: %s is not available", name, op_name(call->kind));
+    TW_REQUIRE(allowed, "profile %s: %s is not available", name, twi_op_kind_name((uint32_t)call->kind));
     const uint64_t world = (uint64_t)call->world;
     if ((world & (world - 1)) == 0 && (world & allowed))
         return TW_OK;
@@ -54,7 +44,7 @@ static tw_status_t check_world(tw_profile_t profile, const twi_profile_call_t *c
         if (w & allowed)
             at += (size_t)snprintf(text + at, sizeof text - at, "%s%u", at ? ", " : "", w);
     return twi_fail(TW_ERR_ARGUMENT, "profile %s: comm has %" PRId64 " ranks, %s allows %s", name, call->world,
-                    op_name(call->kind), text);
+                    twi_op_kind_name((uint32_t)call->kind), text);
 }
 
 /* ---- Ranges ------------------------------------------------------------------------------------ */
@@ -98,7 +88,7 @@ static tw_status_t check_ranges(tw_profile_t profile, const twi_profile_call_t *
         const int64_t value = *(const int64_t *)(const void *)((const char *)call + range->field);
         TW_REQUIRE(value >= range->least && value <= range->most,
                    "profile %s: %s is %" PRId64 ", %s allows %" PRId64 "..%" PRId64, twi_profile_name(profile),
-                   range->name, value, op_name(call->kind), range->least, range->most);
+                   range->name, value, twi_op_kind_name((uint32_t)call->kind), range->least, range->most);
     }
     return TW_OK;
 }
@@ -113,7 +103,7 @@ static tw_status_t check_top_k(tw_profile_t profile, const twi_profile_call_t *c
     const int64_t bsk = call->bsk, bs = call->bs;
     const bool keeps = bs > 0 && bsk / K_LEAST >= bs && twi_ceil_div(bsk, K_MOST) <= bs;
     TW_REQUIRE(keeps, "profile %s: K = BSK / BS is %" PRId64 " / %" PRId64 ", %s allows %d..%d",
-               twi_profile_name(profile), bsk, bs, op_name(call->kind), K_LEAST, K_MOST);
+               twi_profile_name(profile), bsk, bs, twi_op_kind_name((uint32_t)call->kind), K_LEAST, K_MOST);
     return TW_OK;
 }
 
@@ -133,8 +123,8 @@ static tw_status_t check_volume(tw_profile_t profile, const twi_profile_call_t *
         TW_REQUIRE(elements >= VOLUME_LEAST && elements <= VOLUME_MOST,
                    "profile %s: %s has %" PRId64 " rows of H1 = %" PRId64 " for rank %" PRId64
                    ", %s allows 2..100 MiB a rank, %" PRId64 "..%" PRId64 " elements",
-                   twi_profile_name(profile), name, rows, call->k, peer, op_name(call->kind), VOLUME_LEAST,
-                   VOLUME_MOST);
+                   twi_profile_name(profile), name, rows, call->k, peer, twi_op_kind_name((uint32_t)call->kind),
+                   VOLUME_LEAST, VOLUME_MOST);
     }
     return TW_OK;
 }
@@ -157,7 +147,7 @@ tw_status_t twi_profile_check(tw_profile_t profile, const twi_profile_call_t *ca
     TW_TRY(check_ranges(profile, call));
     TW_REQUIRE(!(profile == TW_PROFILE_A2 && call->nz && call->mode == TWI_PROFILE_FLOAT),
                "profile a2: format is TW_FORMAT_NZ (%d), %s allows it for int8 x2 only", TW_FORMAT_NZ,
-               op_name(call->kind));
+               twi_op_kind_name((uint32_t)call->kind));
     return BIT(call->kind) & OPS_GMM ? check_grouped(profile, call) : TW_OK;
 }
 
