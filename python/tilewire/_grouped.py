@@ -11,7 +11,7 @@ from torch import Tensor
 from ._frame import Frame, Pool, Run, blame, call
 from ._lib import AlltoallvGmmArgs, GmmAlltoallvArgs
 from ._operands import columns_of, left_matrix, new_matrix, right_matrix, wrong
-from ._plan import ANY_CPU, again, remember
+from ._plan import ANY_CPU, AVAILABLE, again, remember
 from ._tensor import as_counts, require
 from .comm import Communicator
 from .weights import Weight, WeightLike
@@ -113,7 +113,7 @@ def gmm_alltoallv(
     run: Run = call,
 ) -> "tuple[Tensor, Optional[Tensor]]":
     """tw_gmm_alltoallv"""
-    plain = run is call and out is None and mm_x is None and mm_weight is None and not trans_mm_weight
+    plain = AVAILABLE and run is call and out is None and mm_x is None and mm_weight is None and not trans_mm_weight
     options = (rounds,)
     if plain and not trans_gmm_weight:
         found = again(comm, "tw_gmm_alltoallv", ANY_CPU, gmm_x, gmm_weight, (), options, send_counts, recv_counts)
@@ -154,7 +154,7 @@ def alltoallv_gmm(
     run: Run = call,
 ) -> "tuple[Tensor, Optional[Tensor], Optional[Tensor]]":
     """tw_alltoallv_gmm; the third result has the rows in the order of the experts, if permute_out"""
-    plain = run is call and out is None and permuted is None
+    plain = AVAILABLE and run is call and out is None and permuted is None
     plain = plain and mm_x is None and mm_weight is None and not trans_mm_weight
     options = bool(permute_out), rounds
     if plain and not trans_gmm_weight:

@@ -124,12 +124,10 @@ def remember(
     counts: Any = None,
 ) -> None:
     """
-    Keeps the frame of a call that went well. x1, x2 and rest are what the library got, and no copies that
-    were made for this call; `views` are those of `rest`, `results` new tensors with theirs. counts: the array
-    that the frame of a grouped operator refers to, first those to send.
+    Keeps the frame of a call that went well, where there are plans. x1, x2 and rest are what the library got, and no
+    copies that were made for this call; `views` are those of `rest`, `results` new tensors with theirs. counts: the
+    array that the frame of a grouped operator refers to, first those to send.
     """
-    if not AVAILABLE:
-        return
     left, right = frame.views[0].address, 0 if type(x2) is Weight else frame.views[1].address
     places = left, right, *[v.address for v, t in zip(views, rest) if t is not None]
     layout = _layout if counts is None else _rows_layout

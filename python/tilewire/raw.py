@@ -32,7 +32,7 @@ from ._operands import (
     scaled_type,
     wire_code,
 )
-from ._plan import ANY_CPU, again, remember
+from ._plan import ANY_CPU, AVAILABLE, again, remember
 from .comm import Communicator
 from .weights import PLAIN_ELEMENTS, Weight, WeightLike, unit_stride
 
@@ -79,7 +79,7 @@ def mm_all_reduce(
 ) -> Tensor:
     """tw_mm_all_reduce"""
     scaled = antiquant_scale is not None or antiquant_offset is not None or antiquant_group_size != 0
-    plain = run is call and out is None and not nz and not scaled
+    plain = AVAILABLE and run is call and out is None and not nz and not scaled
     rest = bias, x3, dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2
     options = wire, rounds, out_dtype
     if plain:
@@ -167,7 +167,7 @@ def mm_reduce_scatter(
     run: Run = call,
 ) -> Tensor:
     """tw_mm_reduce_scatter"""
-    plain = run is call and out is None and not nz
+    plain = AVAILABLE and run is call and out is None and not nz
     rest = bias, x1_scale, x2_scale
     options = wire, rounds, out_dtype
     if plain:
@@ -233,7 +233,7 @@ def all_gather_mm(
     run: Run = call,
 ) -> "tuple[Tensor, Optional[Tensor]]":
     """tw_all_gather_mm"""
-    plain = run is call and out is None and gather_out is None and not nz
+    plain = AVAILABLE and run is call and out is None and gather_out is None and not nz
     rest = bias, x1_scale, x2_scale
     options = bool(gather_output), rounds, out_dtype
     if plain:
