@@ -109,63 +109,60 @@ class WeightArgs(_Args):
     ]
 
 
+_MATRICES = [
+    ("struct_size", c_size_t),
+    ("x1", c_void_p),
+    ("x2", c_void_p),
+    ("weight", c_void_p),
+    ("format", c_int),
+    ("y", c_void_p),
+]
+_OPERANDS = [
+    ("bias", c_void_p),
+    ("x3", c_void_p),
+    ("antiquant_scale", c_void_p),
+    ("antiquant_offset", c_void_p),
+    ("antiquant_group_size", c_int64),
+    ("dequant_scale", c_void_p),
+    ("pertoken_scale", c_void_p),
+]
+_SCALES = [
+    ("bias", c_void_p),
+    ("x1_scale", c_void_p),
+    ("x2_scale", c_void_p),
+]
+_EXPERTS = [
+    ("struct_size", c_size_t),
+    ("gmm_x", c_void_p),
+    ("gmm_weight", c_void_p),
+    ("gmm_packed", c_void_p),
+    ("send_counts", c_void_p),
+    ("recv_counts", c_void_p),
+    ("n_counts", c_int64),
+    ("mm_x", c_void_p),
+    ("mm_weight", c_void_p),
+    ("mm_packed", c_void_p),
+]
+
+
 class MatmulArgs(_Args):
     """tw_matmul_args_t"""
 
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("x1", c_void_p),
-        ("x2", c_void_p),
-        ("weight", c_void_p),
-        ("format", c_int),
-        ("y", c_void_p),
-        ("bias", c_void_p),
-        ("x3", c_void_p),
-        ("antiquant_scale", c_void_p),
-        ("antiquant_offset", c_void_p),
-        ("antiquant_group_size", c_int64),
-        ("dequant_scale", c_void_p),
-        ("pertoken_scale", c_void_p),
-        ("counts", c_void_p),
-        ("n_counts", c_int64),
-    ]
+    _fields_ = [*_MATRICES, *_OPERANDS, ("counts", c_void_p), ("n_counts", c_int64)]
 
 
 class MmReduceScatterArgs(_Args):
     """tw_mm_reduce_scatter_args_t"""
 
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("x1", c_void_p),
-        ("x2", c_void_p),
-        ("weight", c_void_p),
-        ("format", c_int),
-        ("y", c_void_p),
-        ("bias", c_void_p),
-        ("x1_scale", c_void_p),
-        ("x2_scale", c_void_p),
-        ("wire", c_int),
-        ("rounds", c_int),
-    ]
+    _fields_ = [*_MATRICES, *_SCALES, ("wire", c_int), ("rounds", c_int)]
 
 
 class MmAllReduceArgs(_Args):
     """tw_mm_all_reduce_args_t"""
 
     _fields_ = [
-        ("struct_size", c_size_t),
-        ("x1", c_void_p),
-        ("x2", c_void_p),
-        ("weight", c_void_p),
-        ("format", c_int),
-        ("y", c_void_p),
-        ("bias", c_void_p),
-        ("x3", c_void_p),
-        ("antiquant_scale", c_void_p),
-        ("antiquant_offset", c_void_p),
-        ("antiquant_group_size", c_int64),
-        ("dequant_scale", c_void_p),
-        ("pertoken_scale", c_void_p),
+        *_MATRICES,
+        *_OPERANDS,
         ("comm_quant_scale_1", c_void_p),
         ("comm_quant_scale_2", c_void_p),
         ("wire", c_int),
@@ -176,56 +173,20 @@ class MmAllReduceArgs(_Args):
 class AllGatherMmArgs(_Args):
     """tw_all_gather_mm_args_t"""
 
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("x1", c_void_p),
-        ("x2", c_void_p),
-        ("weight", c_void_p),
-        ("format", c_int),
-        ("y", c_void_p),
-        ("gather_out", c_void_p),
-        ("bias", c_void_p),
-        ("x1_scale", c_void_p),
-        ("x2_scale", c_void_p),
-        ("rounds", c_int),
-    ]
+    _fields_ = [*_MATRICES, ("gather_out", c_void_p), *_SCALES, ("rounds", c_int)]
 
 
 class GmmAlltoallvArgs(_Args):
     """tw_gmm_alltoallv_args_t"""
 
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("gmm_x", c_void_p),
-        ("gmm_weight", c_void_p),
-        ("gmm_packed", c_void_p),
-        ("send_counts", c_void_p),
-        ("recv_counts", c_void_p),
-        ("n_counts", c_int64),
-        ("mm_x", c_void_p),
-        ("mm_weight", c_void_p),
-        ("mm_packed", c_void_p),
-        ("y", c_void_p),
-        ("mm_y", c_void_p),
-        ("flags", c_uint),
-        ("rounds", c_int),
-    ]
+    _fields_ = [*_EXPERTS, ("y", c_void_p), ("mm_y", c_void_p), ("flags", c_uint), ("rounds", c_int)]
 
 
 class AlltoallvGmmArgs(_Args):
     """tw_alltoallv_gmm_args_t"""
 
     _fields_ = [
-        ("struct_size", c_size_t),
-        ("gmm_x", c_void_p),
-        ("gmm_weight", c_void_p),
-        ("gmm_packed", c_void_p),
-        ("send_counts", c_void_p),
-        ("recv_counts", c_void_p),
-        ("n_counts", c_int64),
-        ("mm_x", c_void_p),
-        ("mm_weight", c_void_p),
-        ("mm_packed", c_void_p),
+        *_EXPERTS,
         ("gmm_y", c_void_p),
         ("mm_y", c_void_p),
         ("permute_out", c_void_p),
