@@ -9,7 +9,7 @@ from typing import Any, Sequence
 import torch
 from torch import Tensor
 
-from ._frame import Pool, blame
+from ._frame import Operator, blame
 from ._lib import check, lib
 from ._tensor import as_optional, as_tensor, view
 
@@ -34,19 +34,19 @@ class _NoStruct(ctypes.Structure):
     _fields_ = []
 
 
-_quant = Pool(_NoStruct, 3)
+_quant = Operator("tw_dynamic_quant", _NoStruct, n_results=2)
 
 
 def dynamic_quant(x: Any) -> "tuple[Tensor, Tensor]":
     """tw_dynamic_quant"""
     x = as_tensor(x, "x")
     frame = _quant.take()
-    v = frame.views
+    left, (low, scales) = frame.left, frame.results
     try:
-        v[0].fill(x)
+        left.fill(x)
         y = torch.empty(x.shape, dtype=torch.int8, device="cpu")
         scale = torch.empty(x.shape[:-1], dtype=torch.float32, device="cpu")
-        check(lib.tw_dynamic_quant(v[0].address, v[1].fill(y), v[2].fill(scale)))
+        check(lib.tw_dynamic_quant(left.address, low.fill(y), scales.fill(scale)))
     except Exception as error:
         blame(error, x=x)
     _quant.free.append(frame)

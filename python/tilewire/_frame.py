@@ -19,32 +19,40 @@ _LETTERS = {
     ctypes.c_uint: "I",
 }
 
+_INTEGERS = {"rounds": 31, "antiquant_group_size": 63}  # bits without the sign
+
 
 class Frame:
-    """Memory of one argument struct, and views for its tensors."""
+    """Memory of one argument struct, and views for its tensors. `operands` has None where an operand is an integer."""
 
-    __slots__ = ("memory", "address", "views")
+    __slots__ = ("memory", "address", "left", "right", "results", "operands")
 
-    def __init__(self, n_bytes: int, n_views: int) -> None:
+    def __init__(self, n_bytes: int, n_results: int, operands: "tuple[str, ...]") -> None:
         self.memory = ctypes.create_string_buffer(n_bytes)
         self.address: int = ctypes.addressof(self.memory)
-        self.views = [View() for _ in range(n_views)]
+        self.left, self.right = View(), View()
+        self.results = [View() for _ in range(n_results)]
+        self.operands = [None if name in _INTEGERS else View() for name in operands]
 
 
-class Pool:
+class Operator:
     """
-    Frames of one argument struct that are not in use. list.pop and list.append are safe between
-    threads; a frame of a call that raised is not given back.
+    A function of the C library, and frames of its arguments that are not in use. list.pop and list.append are safe
+    between threads; a frame of a call that raised is not given back.
 
-    `pack(memory, 0, size, *fields)` writes the fields of the struct in their order.
+    operands: names of what it takes beside two matrices, in the order of the struct; `blank`: their fields if none is
+    given. `pack(memory, 0, size, *fields)` writes the fields of the struct in their order.
     """
 
-    __slots__ = ("size", "pack", "n_views", "free")
+    __slots__ = ("name", "size", "pack", "operands", "n_results", "free", "blank")
 
-    def __init__(self, kind: Any, n_views: int) -> None:
+    def __init__(self, name: str, kind: Any, operands: "tuple[str, ...]" = (), n_results: int = 1) -> None:
+        self.name = name
         self.size = ctypes.sizeof(kind)
         self.pack = struct.Struct("@" + "".join(_LETTERS[ctype] for _, ctype in kind._fields_)).pack_into
-        self.n_views = n_views
+        self.operands = operands
+        self.n_results = n_results
+        self.blank = [None if name in _INTEGERS else 0 for name in operands]
         self.free: "list[Frame]" = []
 
     def take(self) -> Frame:
@@ -52,7 +60,7 @@ class Pool:
         try:
             return self.free.pop()
         except IndexError:
-            return Frame(self.size, self.n_views)
+            return Frame(self.size, self.n_results, self.operands)
 
 
 def call(name: str, comm: Communicator, frame: Frame) -> None:
@@ -67,17 +75,15 @@ Run = Callable[[str, Communicator, Frame], None]
 """What is done with a filled frame: `call`, or something that prepares the operator instead."""
 
 
-_INTEGERS = {"rounds": 31, "antiquant_group_size": 63}  # bits without the sign
-
-
 def blame(error: Exception, **arguments: Any) -> NoReturn:
-    """Raises RuntimeError for the first argument that is no tensor of ours or no small integer, else what was raised."""
+    """Raises RuntimeError for the first tensor that is none of ours, or the first integer that is large, else `error`."""
     for name, value in arguments.items():
-        if name in _INTEGERS:
-            if not isinstance(value, int) or value.bit_length() > _INTEGERS[name]:
-                raise RuntimeError(f"{name} is {value!r}; it must be an integer of {_INTEGERS[name] + 1} bits") from error
-        elif value is not None:
+        if value is not None and name not in _INTEGERS:
             require(value, name)
+    for name, bits in _INTEGERS.items():
+        value = arguments.get(name, 0)
+        if not isinstance(value, int) or value.bit_length() > bits:
+            raise RuntimeError(f"{name} is {value!r}; it must be an integer of {bits + 1} bits") from error
     if isinstance(error, (struct.error, OverflowError)):
         raise RuntimeError(f"an integer argument is out of range: {error}") from error
     raise error

@@ -8,7 +8,7 @@ from typing import Any, Optional, Sequence
 
 from torch import Tensor
 
-from ._frame import Frame, Pool, Run, blame, call
+from ._frame import Frame, Operator, Run, blame, call
 from ._lib import AlltoallvGmmArgs, GmmAlltoallvArgs
 from ._operands import columns_of, left_matrix, new_matrix, right_matrix, wrong
 from ._plan import ANY_CPU, AVAILABLE, again, remember
@@ -16,8 +16,10 @@ from ._tensor import as_counts, require
 from .comm import Communicator
 from .weights import Weight, WeightLike
 
-_gmm_alltoallv = Pool(GmmAlltoallvArgs, 6)
-_alltoallv_gmm = Pool(AlltoallvGmmArgs, 7)
+_SHARED = ("mm_x", "mm_weight")
+
+_gmm_alltoallv = Operator("tw_gmm_alltoallv", GmmAlltoallvArgs, _SHARED, n_results=2)
+_alltoallv_gmm = Operator("tw_alltoallv_gmm", AlltoallvGmmArgs, _SHARED, n_results=3)
 
 
 class _Grouped:
@@ -57,15 +59,15 @@ class _Grouped:
 
     def fields(self, frame: Frame) -> "tuple[int, ...]":
         """The fields of the argument structs from gmm_x to mm_packed."""
-        v = frame.views
+        mm_left, mm_right = frame.operands
         return (
-            v[0].fill(self.x),
-            *_fields(self.weight, v[1]),
+            frame.left.fill(self.x),
+            *_fields(self.weight, frame.right),
             ctypes.addressof(self.counts),
             ctypes.addressof(self.counts) + 8 * self.n_counts,
             self.n_counts,
-            0 if self.mm_x is None else v[2].fill(self.mm_x),
-            *_fields(self.mm_weight, v[3]),
+            0 if self.mm_x is None else mm_left.fill(self.mm_x),
+            *_fields(self.mm_weight, mm_right),
         )
 
 
@@ -97,6 +99,24 @@ def counted(values: Any, name: str) -> "ctypes.Array[ctypes.c_int64]":
     return (ctypes.c_int64 * len(counts))(*counts)
 
 
+def _run(
+    operator: Operator, g: _Grouped, results: tuple, options: tuple, comm: Communicator, run: Run, plain: bool,
+    **named: Any,
+) -> None:  # fmt: skip
+    """Runs an operator, the last of whose options is rounds; a plain call is remembered."""
+    frame = operator.take()
+    try:
+        ends = [0 if t is None else view.fill(t) for view, t in zip(frame.results, results)]
+        operator.pack(frame.memory, 0, operator.size, *g.fields(frame), *ends, 0, options[-1])
+    except Exception as error:
+        blame(error, out=results[0], mm_out=results[1], rounds=options[-1], **named)
+    run(operator.name, comm, frame)
+    if plain:
+        remember(operator, comm, frame, g.x, g.weight, (), options, (), results, g.counts)
+    else:
+        operator.free.append(frame)
+
+
 def gmm_alltoallv(
     gmm_x: Tensor,
     gmm_weight: WeightLike,
@@ -121,18 +141,8 @@ def gmm_alltoallv(
             return found
     g = _Grouped(gmm_x, gmm_weight, send_counts, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight)
     y, mm_y = g.outputs(out, mm_out)
-    frame = _gmm_alltoallv.take()
-    v = frame.views
-    try:
-        ends = v[4].fill(y), 0 if mm_y is None else v[5].fill(mm_y)
-        _gmm_alltoallv.pack(frame.memory, 0, _gmm_alltoallv.size, *g.fields(frame), *ends, 0, rounds)
-    except Exception as error:
-        blame(error, out=y, mm_out=mm_y, rounds=rounds)
-    run("tw_gmm_alltoallv", comm, frame)
-    if plain and g.as_given(gmm_x, gmm_weight):
-        remember("tw_gmm_alltoallv", comm, frame, g.x, g.weight, (), options, (), [(v[4], y)], g.counts)
-    else:
-        _gmm_alltoallv.free.append(frame)
+    plain = plain and g.as_given(gmm_x, gmm_weight)
+    _run(_gmm_alltoallv, g, (y, mm_y), options, comm, run, plain)
     return y, mm_y
 
 
@@ -163,23 +173,9 @@ def alltoallv_gmm(
             return found[0], None, found[1]
     g = _Grouped(gmm_x, gmm_weight, send_counts, recv_counts, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight)
     y, mm_y = g.outputs(out, mm_out)
-    if permute_out and permuted is None:
-        permuted = new_matrix(y, y.shape[0], g.x.shape[1], g.x.dtype)
-    frame = _alltoallv_gmm.take()
-    v = frame.views
-    try:
-        ends = (
-            v[4].fill(y),
-            0 if mm_y is None else v[5].fill(mm_y),
-            v[6].fill(permuted) if permute_out else 0,
-        )
-        _alltoallv_gmm.pack(frame.memory, 0, _alltoallv_gmm.size, *g.fields(frame), *ends, 0, rounds)
-    except Exception as error:
-        blame(error, out=y, mm_out=mm_y, permuted=permuted, rounds=rounds)
-    run("tw_alltoallv_gmm", comm, frame)
-    if plain and g.as_given(gmm_x, gmm_weight):
-        results = [(v[4], y), (v[6], permuted)] if permute_out else [(v[4], y)]
-        remember("tw_alltoallv_gmm", comm, frame, g.x, g.weight, (), options, (), results, g.counts)
-    else:
-        _alltoallv_gmm.free.append(frame)
-    return y, mm_y, permuted if permute_out else None
+    rows = permuted if permute_out else None
+    if permute_out and rows is None:
+        rows = new_matrix(y, y.shape[0], g.x.shape[1], g.x.dtype)
+    plain = plain and g.as_given(gmm_x, gmm_weight)
+    _run(_alltoallv_gmm, g, (y, mm_y, rows), options, comm, run, plain, permuted=permuted)
+    return y, mm_y, rows

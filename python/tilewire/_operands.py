@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Optional
+from typing import Any, NoReturn, Optional, Tuple
 
 import torch
 from torch import Tensor
 
+from ._frame import Frame
 from ._lib import FORMAT_ND, FORMAT_NZ, WIRES
 from ._tensor import View, require
 from .weights import PLAIN_ELEMENTS, Weight, WeightLike, cached, unit_stride
@@ -48,7 +49,7 @@ def rows_of(x1: View, name: str) -> int:
 
 def right_matrix(x2: Any, name: str, x1: Tensor, nz: bool = False) -> WeightLike:
     """A right matrix: packed, if it is large enough to be worth a copy and of the type of x1, without scales."""
-    if type(x2) is Weight:
+    if type(x2) is Weight or (isinstance(x2, Tensor) and x2.numel() <= PLAIN_ELEMENTS and x2.is_contiguous()):
         return x2
     require(x2, name)
     if x2.numel() > PLAIN_ELEMENTS and x2.dtype is x1.dtype:
@@ -100,19 +101,19 @@ def scaled_type(x1: Tensor, x2_scale: Optional[Tensor], wished: Optional[torch.d
     return _bf16 if wished is None else wished
 
 
-def new_result(v: "list[View]", x1: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-    """A new result with the rows of x1, which v[0] describes, and n columns, described by v[2]."""
-    shape = v[0].shape
+def new_result(frame: Frame, x1: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    """A new result with the rows of x1, which the frame describes, and n columns."""
+    shape = frame.left.shape
     if len(shape) == 2:
-        return v[2].fresh(x1, shape[0], n, dtype)
+        return frame.results[0].fresh(x1, shape[0], n, dtype)
     if len(shape) < 2:
         wrong("x1", f"has shape {tuple(shape)}; it must have at least 2 dimensions")
-    return given_result(v, x1.new_empty((*shape[:-1], n), dtype=dtype))
+    return given_result(frame, x1.new_empty((*shape[:-1], n), dtype=dtype))
 
 
-def given_result(v: "list[View]", out: Tensor) -> Tensor:
-    """A result that is there already, described by v[2]."""
-    v[2].fill(out)
+def given_result(frame: Frame, out: Tensor) -> Tensor:
+    """A result that is there already."""
+    frame.results[0].fill(out)
     return out
 
 
@@ -121,7 +122,19 @@ def new_matrix(like: Tensor, rows: int, columns: int, dtype: torch.dtype) -> Ten
     return like.new_empty_strided((rows, columns), (columns or 1, 1), dtype=dtype)
 
 
-def antiquant_copy(x2: Any, x1: Tensor, scale: Any, offset: Any, group: int, nz: bool) -> Optional[Weight]:
+Antiquant = Tuple[Optional[Tensor], Optional[Tensor], int]
+"""antiquant_scale, antiquant_offset, antiquant_group_size"""
+
+
+def scaled_matrix(x2: Any, x1: Tensor, antiquant: Antiquant, nz: bool) -> "tuple[WeightLike, Antiquant]":
+    """A plain right matrix with scales: packed, if there is such a copy, and then without them beside it."""
+    if antiquant[0] is None:
+        return x2 if nz else unit_stride(x2), antiquant
+    copy = _antiquant_copy(x2, x1, *antiquant, nz)
+    return (x2, antiquant) if copy is None else (copy, (None, None, 0))
+
+
+def _antiquant_copy(x2: Any, x1: Tensor, scale: Any, offset: Any, group: int, nz: bool) -> Optional[Weight]:
     """The packed copy of an int8 weight with its scales, if there is one and they go with x1."""
     for t, name in ((x2, "x2"), (scale, "antiquant_scale"), (offset, "antiquant_offset")):
         if t is not None:

@@ -18,11 +18,11 @@ from torch import Tensor
 from . import _watch
 from ._lib import check, lib
 from ._results import LEAST_BYTES
-from ._tensor import View, empty
+from ._tensor import empty
 from .weights import PLAIN_ELEMENTS, Weight, known
 
 if TYPE_CHECKING:
-    from ._frame import Frame
+    from ._frame import Frame, Operator
     from .comm import Communicator
 
 increment_version: Any = getattr(torch._C, "_increment_version", torch.autograd.graph.increment_version)
@@ -112,28 +112,28 @@ def _rows_layout(t: Tensor) -> tuple:
 
 
 def remember(
-    name: str,
+    operator: "Operator",
     comm: "Communicator",
     frame: "Frame",
     x1: Tensor,
     x2: Any,
     rest: "Sequence[Optional[Tensor]]",
     options: tuple,
-    views: "Sequence[View]",
-    results: "Sequence[tuple[View, Tensor]]",
+    operands: "Sequence[Any]",
+    results: "Sequence[Optional[Tensor]]",
     counts: Any = None,
 ) -> None:
     """
     Keeps the frame of a call that went well, where there are plans. x1, x2 and rest are what the library got, and no
-    copies that were made for this call; `views` are those of `rest`, `results` new tensors with theirs. counts: the
-    array that the frame of a grouped operator refers to, first those to send.
+    copies that were made for this call; `operands` are those of the frame, with those of `rest` in the same order,
+    `results` new tensors. counts: the array that the frame of a grouped operator refers to, first those to send.
     """
-    left, right = frame.views[0].address, 0 if type(x2) is Weight else frame.views[1].address
-    places = left, right, *[v.address for v, t in zip(views, rest) if t is not None]
+    left, right = frame.left.address, 0 if type(x2) is Weight else frame.right.address
+    given = [v.address for v, t in zip(frame.operands, operands) if v is not None and t is not None]
     layout = _layout if counts is None else _rows_layout
-    made = tuple([(v.address, layout(t)) for v, t in results])
+    made = tuple([(v.address, layout(t)) for v, t in zip(frame.results, results) if t is not None])
     n = 0 if counts is None else len(counts)
     at = 0 if counts is None else ctypes.addressof(counts)
     lists = () if counts is None else (counts[: n // 2], counts[n // 2 :])
-    plan = _address(name), frame.address, places, made, (frame, counts), at, n
-    _calls.remember(comm, name, ANY_CPU, x1, x2, tuple(rest), options, plan, *lists)
+    plan = _address(operator.name), frame.address, (left, right, *given), made, (frame, counts), at, n
+    _calls.remember(comm, operator.name, ANY_CPU, x1, x2, tuple(rest), options, plan, *lists)

@@ -9,17 +9,16 @@ objects; of plain weights a packed copy is cached. `nz`: the memory of x2 is in 
 from __future__ import annotations
 
 import ctypes
-from typing import Optional, Sequence
+from typing import Any, NoReturn, Optional, Sequence
 
 import torch
 from torch import Tensor
 
 from ._convert import dynamic_quant, nz_from_nd, nz_to_nd, trans_quant_param
-from ._frame import Pool, Run, blame, call
+from ._frame import Frame, Operator, Run, blame, call
 from ._grouped import alltoallv_gmm, counted, gmm_alltoallv
 from ._lib import FORMAT_NZ, AllGatherMmArgs, MatmulArgs, MmAllReduceArgs, MmReduceScatterArgs, check, lib
 from ._operands import (
-    antiquant_copy,
     columns_of,
     given_result,
     left_matrix,
@@ -29,6 +28,7 @@ from ._operands import (
     reduced_type,
     right_matrix,
     rows_of,
+    scaled_matrix,
     scaled_type,
     wire_code,
 )
@@ -49,12 +49,59 @@ __all__ = [
     "trans_quant_param",
 ]
 
-_int8 = torch.int8
+_SCALES = ("bias", "x1_scale", "x2_scale")
+_ANTIQUANT = ("antiquant_scale", "antiquant_offset", "antiquant_group_size")
+_OPERANDS = ("bias", "x3", *_ANTIQUANT, "dequant_scale", "pertoken_scale")
+_COMM_SCALES = ("comm_quant_scale_1", "comm_quant_scale_2")
 
-_all_reduce = Pool(MmAllReduceArgs, 11)
-_reduce_scatter = Pool(MmReduceScatterArgs, 6)
-_all_gather = Pool(AllGatherMmArgs, 7)
-_matmul = Pool(MatmulArgs, 9)
+_matmul = Operator("tw_matmul", MatmulArgs, _OPERANDS)
+_all_reduce = Operator("tw_mm_all_reduce", MmAllReduceArgs, (*_OPERANDS, *_COMM_SCALES))
+_reduce_scatter = Operator("tw_mm_reduce_scatter", MmReduceScatterArgs, _SCALES)
+_all_gather = Operator("tw_all_gather_mm", AllGatherMmArgs, _SCALES, n_results=2)
+
+
+def _right(x2: WeightLike, x1: Tensor, nz: bool) -> WeightLike:
+    """right_matrix, but for a small one that can be taken as it is."""
+    if type(x2) is Weight or (x2.numel() <= PLAIN_ELEMENTS and x2.is_contiguous()):
+        return x2
+    return right_matrix(x2, "x2", x1, nz)
+
+
+def _place(frame: Frame, x1: Tensor, x2: WeightLike, ndim: int = 2) -> int:
+    """Describes the matrices: the number of columns."""
+    if type(x2) is Weight:
+        frame.left.fill(x1)
+        return columns_of(x2, "x2", ndim)
+    frame.right.fill(x2)
+    frame.left.fill(x1)
+    return columns_of(frame.right, "x2", ndim)
+
+
+def _pack(
+    operator: Operator, frame: Frame, x2: WeightLike, nz: bool, ends: tuple, operands: tuple, *numbers: int
+) -> None:
+    """Fills the struct of a product whose matrices are described already; ends: where its results are."""
+    fields = operator.blank.copy()
+    for i, value in enumerate(operands):
+        if value is not None:
+            view = frame.operands[i]
+            fields[i] = value if view is None else view.fill(value)
+    packed = type(x2) is Weight
+    right, weight = (0, x2.handle) if packed else (frame.right.address, 0)
+    fmt = FORMAT_NZ if nz and not packed else 0
+    left = frame.left.address
+    operator.pack(frame.memory, 0, operator.size, left, right, weight, fmt, *ends, *fields, *numbers)
+
+
+def _blame(operator: Operator, error: Exception, x1: Any, x2: Any, operands: tuple, **others: Any) -> NoReturn:
+    """blame, with the names of the operands."""
+    named = dict(zip(operator.operands, operands))
+    blame(error, x1=x1, x2=None if type(x2) is Weight else x2, **named, **others)
+
+
+def _uncopied(x1: Tensor, x2: WeightLike, left: Tensor, right: WeightLike) -> bool:
+    """Whether a call took the matrices that it was given: then the next one like it needs no copies, either."""
+    return left is x1 and (right is x2 or type(right) is Weight)
 
 
 def mm_all_reduce(
@@ -86,67 +133,28 @@ def mm_all_reduce(
         found = again(comm, "tw_mm_all_reduce", ANY_CPU, x1, x2, rest, options)
         if found is not None:
             return found
-    given = x1, x2
+    antiquant = antiquant_scale, antiquant_offset, antiquant_group_size
+    scales = rest[2:]
     frame = _all_reduce.take()
-    v = frame.views
     try:
-        if not x1.is_contiguous():
-            x1 = left_matrix(x1, "x1")
-        if antiquant_scale is not None and type(x2) is not Weight:
-            copy = antiquant_copy(x2, x1, antiquant_scale, antiquant_offset, antiquant_group_size, nz)
-            if copy is not None:
-                x2, antiquant_scale, antiquant_offset, antiquant_group_size = copy, None, None, 0
-        elif scaled and type(x2) is not Weight:
-            x2 = x2 if nz else unit_stride(x2)
-        elif type(x2) is not Weight and (x2.numel() > PLAIN_ELEMENTS or not x2.is_contiguous()):
-            x2 = right_matrix(x2, "x2", x1, nz)
-        packed = type(x2) is Weight
-        right = 0 if packed else v[1].fill(x2)
-        v[0].fill(x1)
-        n = columns_of(x2 if packed else v[1], "x2")
-        y = new_result(v, x1, n, reduced_type(x1, dequant_scale, out_dtype)) if out is None else given_result(v, out)
-        _all_reduce.pack(
-            frame.memory,
-            0,
-            _all_reduce.size,
-            v[0].address,
-            right,
-            x2.handle if packed else 0,
-            FORMAT_NZ if nz and not packed else 0,
-            v[2].address,
-            0 if bias is None else v[3].fill(bias),
-            0 if x3 is None else v[4].fill(x3),
-            0 if antiquant_scale is None else v[5].fill(antiquant_scale),
-            0 if antiquant_offset is None else v[6].fill(antiquant_offset),
-            antiquant_group_size,
-            0 if dequant_scale is None else v[7].fill(dequant_scale),
-            0 if pertoken_scale is None else v[8].fill(pertoken_scale),
-            0 if comm_quant_scale_1 is None else v[9].fill(comm_quant_scale_1),
-            0 if comm_quant_scale_2 is None else v[10].fill(comm_quant_scale_2),
-            0 if wire == "out" else wire_code(wire),
-            rounds,
-        )
+        left = x1 if x1.is_contiguous() else left_matrix(x1, "x1")
+        if scaled and type(x2) is not Weight:
+            right, antiquant = scaled_matrix(x2, left, antiquant, nz)
+        else:
+            right = _right(x2, left, nz)
+        n = _place(frame, left, right)
+        if out is None:
+            y = new_result(frame, left, n, reduced_type(left, dequant_scale, out_dtype))
+        else:
+            y = given_result(frame, out)
+        operands = bias, x3, *antiquant, *scales
+        code = 0 if wire == "out" else wire_code(wire)
+        _pack(_all_reduce, frame, right, nz, (frame.results[0].address,), operands, code, rounds)
     except Exception as error:
-        blame(
-            error,
-            x1=x1,
-            x2=None if type(x2) is Weight else x2,
-            bias=bias,
-            x3=x3,
-            antiquant_scale=antiquant_scale,
-            antiquant_offset=antiquant_offset,
-            dequant_scale=dequant_scale,
-            pertoken_scale=pertoken_scale,
-            comm_quant_scale_1=comm_quant_scale_1,
-            comm_quant_scale_2=comm_quant_scale_2,
-            out=out,
-            rounds=rounds,
-            antiquant_group_size=antiquant_group_size,
-        )
+        _blame(_all_reduce, error, x1, x2, (bias, x3, *antiquant, *scales), out=out, rounds=rounds)
     run("tw_mm_all_reduce", comm, frame)
-    if plain and given[0] is x1 and (packed or given[1] is x2):
-        views = v[3], v[4], v[7], v[8], v[9], v[10]
-        remember("tw_mm_all_reduce", comm, frame, x1, x2, rest, options, views, [(v[2], y)])
+    if plain and _uncopied(x1, x2, left, right):
+        remember(_all_reduce, comm, frame, left, right, rest, options, operands, (y,))
     else:
         _all_reduce.free.append(frame)
     return y
@@ -168,50 +176,29 @@ def mm_reduce_scatter(
 ) -> Tensor:
     """tw_mm_reduce_scatter"""
     plain = AVAILABLE and run is call and out is None and not nz
-    rest = bias, x1_scale, x2_scale
+    operands = bias, x1_scale, x2_scale
     options = wire, rounds, out_dtype
     if plain:
-        found = again(comm, "tw_mm_reduce_scatter", ANY_CPU, x1, x2, rest, options)
+        found = again(comm, "tw_mm_reduce_scatter", ANY_CPU, x1, x2, operands, options)
         if found is not None:
             return found
-    given = x1, x2
     frame = _reduce_scatter.take()
-    v = frame.views
     try:
-        if not x1.is_contiguous():
-            x1 = left_matrix(x1, "x1")
-        if type(x2) is not Weight and (x2.numel() > PLAIN_ELEMENTS or not x2.is_contiguous()):
-            x2 = right_matrix(x2, "x2", x1, nz)
-        packed = type(x2) is Weight
-        right = 0 if packed else v[1].fill(x2)
-        v[0].fill(x1)
-        n = columns_of(x2 if packed else v[1], "x2")
+        left = x1 if x1.is_contiguous() else left_matrix(x1, "x1")
+        right = _right(x2, left, nz)
+        n = _place(frame, left, right)
         if out is None:
-            m = rows_of(v[0], "x1")
-            y = v[2].fresh(x1, m // comm.size, n, scaled_type(x1, x2_scale, out_dtype))
+            m = rows_of(frame.left, "x1") // comm.size
+            y = frame.results[0].fresh(left, m, n, scaled_type(left, x2_scale, out_dtype))
         else:
-            y = given_result(v, out)
-        _reduce_scatter.pack(
-            frame.memory,
-            0,
-            _reduce_scatter.size,
-            v[0].address,
-            right,
-            x2.handle if packed else 0,
-            FORMAT_NZ if nz and not packed else 0,
-            v[2].address,
-            0 if bias is None else v[3].fill(bias),
-            0 if x1_scale is None else v[4].fill(x1_scale),
-            0 if x2_scale is None else v[5].fill(x2_scale),
-            0 if wire == "out" else wire_code(wire),
-            rounds,
-        )
+            y = given_result(frame, out)
+        code = 0 if wire == "out" else wire_code(wire)
+        _pack(_reduce_scatter, frame, right, nz, (frame.results[0].address,), operands, code, rounds)
     except Exception as error:
-        x2 = None if type(x2) is Weight else x2
-        blame(error, x1=x1, x2=x2, bias=bias, x1_scale=x1_scale, x2_scale=x2_scale, out=out, rounds=rounds)
+        _blame(_reduce_scatter, error, x1, x2, operands, out=out, rounds=rounds)
     run("tw_mm_reduce_scatter", comm, frame)
-    if plain and given[0] is x1 and (packed or given[1] is x2):
-        remember("tw_mm_reduce_scatter", comm, frame, x1, x2, rest, options, v[3:6], [(v[2], y)])
+    if plain and _uncopied(x1, x2, left, right):
+        remember(_reduce_scatter, comm, frame, left, right, operands, options, operands, (y,))
     else:
         _reduce_scatter.free.append(frame)
     return y
@@ -234,52 +221,33 @@ def all_gather_mm(
 ) -> "tuple[Tensor, Optional[Tensor]]":
     """tw_all_gather_mm"""
     plain = AVAILABLE and run is call and out is None and gather_out is None and not nz
-    rest = bias, x1_scale, x2_scale
+    operands = bias, x1_scale, x2_scale
     options = bool(gather_output), rounds, out_dtype
     if plain:
-        found = again(comm, "tw_all_gather_mm", ANY_CPU, x1, x2, rest, options)
+        found = again(comm, "tw_all_gather_mm", ANY_CPU, x1, x2, operands, options)
         if found is not None:
             return found if gather_output else (found, None)
-    given = x1, x2
     frame = _all_gather.take()
-    v = frame.views
+    product, rows = frame.results
     try:
-        if not x1.is_contiguous():
-            x1 = left_matrix(x1, "x1")
-        if type(x2) is not Weight and (x2.numel() > PLAIN_ELEMENTS or not x2.is_contiguous()):
-            x2 = right_matrix(x2, "x2", x1, nz)
-        packed = type(x2) is Weight
-        right = 0 if packed else v[1].fill(x2)
-        v[0].fill(x1)
-        n = columns_of(x2 if packed else v[1], "x2")
-        m = rows_of(v[0], "x1") * comm.size
-        y = v[2].fresh(x1, m, n, scaled_type(x1, x2_scale, out_dtype)) if out is None else given_result(v, out)
+        left = x1 if x1.is_contiguous() else left_matrix(x1, "x1")
+        right = _right(x2, left, nz)
+        n = _place(frame, left, right)
+        m = rows_of(frame.left, "x1") * comm.size
+        if out is None:
+            y = product.fresh(left, m, n, scaled_type(left, x2_scale, out_dtype))
+        else:
+            y = given_result(frame, out)
         gathered = gather_out if gather_output else None
         if gather_output and gathered is None:
-            gathered = new_matrix(x1, m, x1.shape[-1], x1.dtype)
-        _all_gather.pack(
-            frame.memory,
-            0,
-            _all_gather.size,
-            v[0].address,
-            right,
-            x2.handle if packed else 0,
-            FORMAT_NZ if nz and not packed else 0,
-            v[2].address,
-            0 if gathered is None else v[3].fill(gathered),
-            0 if bias is None else v[4].fill(bias),
-            0 if x1_scale is None else v[5].fill(x1_scale),
-            0 if x2_scale is None else v[6].fill(x2_scale),
-            rounds,
-        )
+            gathered = new_matrix(left, m, left.shape[-1], left.dtype)
+        ends = product.address, 0 if gathered is None else rows.fill(gathered)
+        _pack(_all_gather, frame, right, nz, ends, operands, rounds)
     except Exception as error:
-        x2 = None if type(x2) is Weight else x2
-        tensors = {"x1": x1, "x2": x2, "bias": bias, "x1_scale": x1_scale, "x2_scale": x2_scale}
-        blame(error, **tensors, out=out, gather_out=gather_out, rounds=rounds)
+        _blame(_all_gather, error, x1, x2, operands, out=out, gather_out=gather_out, rounds=rounds)
     run("tw_all_gather_mm", comm, frame)
-    if plain and given[0] is x1 and (packed or given[1] is x2):
-        results = [(v[2], y)] if gathered is None else [(v[2], y), (v[3], gathered)]
-        remember("tw_all_gather_mm", comm, frame, x1, x2, rest, options, v[4:7], results)
+    if plain and _uncopied(x1, x2, left, right):
+        remember(_all_gather, comm, frame, left, right, operands, options, operands, (y, gathered))
     else:
         _all_gather.free.append(frame)
     return y, gathered
@@ -306,59 +274,28 @@ def matmul(
     tw_matmul; with counts x2 is (e,k,n) and group j of the rows of x1 is multiplied with matrix j.
     plain: x2 is no weight, so that no packed copy of it is kept.
     """
-    frame = _matmul.take()
-    v = frame.views
-    ndim = 2 if counts is None else 3
+    antiquant = antiquant_scale, antiquant_offset, antiquant_group_size
+    scaled = antiquant_scale is not None or antiquant_offset is not None or antiquant_group_size != 0
     groups = None if counts is None else counted(counts, "counts")
+    frame = _matmul.take()
     try:
-        if not x1.is_contiguous():
-            x1 = left_matrix(x1, "x1")
-        if antiquant_scale is not None and type(x2) is not Weight:
-            copy = antiquant_copy(x2, x1, antiquant_scale, antiquant_offset, antiquant_group_size, nz)
-            if copy is not None:
-                x2, antiquant_scale, antiquant_offset, antiquant_group_size = copy, None, None, 0
-        elif plain or (type(x2) is not Weight and (antiquant_offset is not None or antiquant_group_size != 0)):
-            x2 = x2 if nz else unit_stride(x2)
+        left = x1 if x1.is_contiguous() else left_matrix(x1, "x1")
+        if scaled and type(x2) is not Weight:
+            right, antiquant = scaled_matrix(x2, left, antiquant, nz)
+        elif plain:
+            right = x2 if nz else unit_stride(x2)
         else:
-            x2 = right_matrix(x2, "x2", x1, nz)
-        packed = type(x2) is Weight
-        right = 0 if packed else v[1].fill(x2)
-        v[0].fill(x1)
-        n = columns_of(x2 if packed else v[1], "x2", ndim)
-        y = new_result(v, x1, n, product_type(x1, dequant_scale, out_dtype)) if out is None else given_result(v, out)
-        _matmul.pack(
-            frame.memory,
-            0,
-            _matmul.size,
-            v[0].address,
-            right,
-            x2.handle if packed else 0,
-            FORMAT_NZ if nz and not packed else 0,
-            v[2].address,
-            0 if bias is None else v[3].fill(bias),
-            0 if x3 is None else v[4].fill(x3),
-            0 if antiquant_scale is None else v[5].fill(antiquant_scale),
-            0 if antiquant_offset is None else v[6].fill(antiquant_offset),
-            antiquant_group_size,
-            0 if dequant_scale is None else v[7].fill(dequant_scale),
-            0 if pertoken_scale is None else v[8].fill(pertoken_scale),
-            0 if groups is None else ctypes.addressof(groups),
-            0 if groups is None else len(groups),
-        )
+            right = right_matrix(x2, "x2", left, nz)
+        n = _place(frame, left, right, 2 if groups is None else 3)
+        if out is None:
+            y = new_result(frame, left, n, product_type(left, dequant_scale, out_dtype))
+        else:
+            y = given_result(frame, out)
+        numbers = (0, 0) if groups is None else (ctypes.addressof(groups), len(groups))
+        operands = bias, x3, *antiquant, dequant_scale, pertoken_scale
+        _pack(_matmul, frame, right, nz, (frame.results[0].address,), operands, *numbers)
     except Exception as error:
-        blame(
-            error,
-            x1=x1,
-            x2=None if type(x2) is Weight else x2,
-            bias=bias,
-            x3=x3,
-            antiquant_scale=antiquant_scale,
-            antiquant_offset=antiquant_offset,
-            dequant_scale=dequant_scale,
-            pertoken_scale=pertoken_scale,
-            out=out,
-            antiquant_group_size=antiquant_group_size,
-        )
+        _blame(_matmul, error, x1, x2, (bias, x3, *antiquant, dequant_scale, pertoken_scale), out=out)
     if comm is None:
         check(lib.tw_matmul(None, frame.address))
     else:
