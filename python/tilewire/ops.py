@@ -91,6 +91,12 @@ def _taken(x2: Any, name: str) -> Any:
     return x2 if isinstance(x2, Weight) else as_tensor(x2, name)
 
 
+def _taken_experts(gmm_x: Any, gmm_weight: Any, mm_x: Any, mm_weight: Any) -> tuple:
+    """The operands of expert parallelism as tensors and weights."""
+    x, weight = as_tensor(gmm_x, "gmm_x"), _taken(gmm_weight, "gmm_weight")
+    return x, weight, as_optional(mm_x, "mm_x"), None if mm_weight is None else _taken(mm_weight, "mm_weight")
+
+
 def mm_all_reduce(
     x1: Tensor,
     x2: WeightLike,
@@ -120,12 +126,11 @@ def mm_all_reduce(
     pieces overlap, -1 does not fuse. replicated: see the gradients in tilewire.autograd.
     """
     scaled = antiquant_scale is not None or antiquant_offset is not None or antiquant_group_size != 0
-    if not scaled and not _tracing():
+    if not _tracing():
         rest = bias, x3, dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2
-        y = _quick("tw_mm_all_reduce", x1, x2, group, rest, (wire, rounds, out_dtype))
+        y = None if scaled else _quick("tw_mm_all_reduce", x1, x2, group, rest, (wire, rounds, out_dtype))
         if y is not None:
             return y
-    if not _tracing():
         x1, x2 = as_tensor(x1, "x1"), _taken(x2, "x2")
         bias, x3 = as_optional(bias, "bias"), as_optional(x3, "x3")
         antiquant_scale = as_optional(antiquant_scale, "antiquant_scale")
@@ -168,7 +173,6 @@ def mm_reduce_scatter(
         y = _quick("tw_mm_reduce_scatter", x1, x2, group, (bias, x1_scale, x2_scale), (wire, rounds, out_dtype))
         if y is not None:
             return y
-    if not _tracing():
         x1, x2, bias = as_tensor(x1, "x1"), _taken(x2, "x2"), as_optional(bias, "bias")
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
         if not watched(x1, x2, bias):
@@ -200,7 +204,6 @@ def all_gather_mm(
         y = _quick("tw_all_gather_mm", x1, x2, group, (bias, x1_scale, x2_scale), options)
         if y is not None:
             return y if gather_output else (y, None)
-    if not _tracing():
         x1, x2, bias = as_tensor(x1, "x1"), _taken(x2, "x2"), as_optional(bias, "bias")
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
         if not watched(x1, x2, bias):
@@ -253,9 +256,7 @@ def gmm_alltoallv(
             return found
     send, recv = _listed(send_counts, "send_counts"), _listed(recv_counts, "recv_counts")
     if not _tracing():
-        gmm_x, gmm_weight = as_tensor(gmm_x, "gmm_x"), _taken(gmm_weight, "gmm_weight")
-        mm_x = as_optional(mm_x, "mm_x")
-        mm_weight = None if mm_weight is None else _taken(mm_weight, "mm_weight")
+        gmm_x, gmm_weight, mm_x, mm_weight = _taken_experts(gmm_x, gmm_weight, mm_x, mm_weight)
         if not watched(gmm_x, gmm_weight, mm_x, mm_weight):
             return raw.gmm_alltoallv(
                 gmm_x, gmm_weight, send, recv, resolve(group), mm_x, mm_weight, trans_gmm_weight, trans_mm_weight,
@@ -298,9 +299,7 @@ def alltoallv_gmm(
             return found[0], None, found[1]
     send, recv = _listed(send_counts, "send_counts"), _listed(recv_counts, "recv_counts")
     if not _tracing():
-        gmm_x, gmm_weight = as_tensor(gmm_x, "gmm_x"), _taken(gmm_weight, "gmm_weight")
-        mm_x = as_optional(mm_x, "mm_x")
-        mm_weight = None if mm_weight is None else _taken(mm_weight, "mm_weight")
+        gmm_x, gmm_weight, mm_x, mm_weight = _taken_experts(gmm_x, gmm_weight, mm_x, mm_weight)
         if not watched(gmm_x, gmm_weight, mm_x, mm_weight):
             return raw.alltoallv_gmm(
                 gmm_x, gmm_weight, send, recv, resolve(group), mm_x, mm_weight, trans_gmm_weight, trans_mm_weight,
