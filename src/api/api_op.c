@@ -322,8 +322,7 @@ void tw_op_release(tw_op_t *op)
 void twi_comm_ops_end(tw_comm_t *comm)
 {
     for (tw_op_t *op = comm->prepared; op; op = op->next) {
-        twi_op_destroy(op->op);
-        op->op = NULL;
+        op->op = NULL; /* one that runs is left to its peers, who see us leave */
         op->comm = NULL;
     }
     twi_ops_destroy(comm->ops);
