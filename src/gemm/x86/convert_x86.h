@@ -339,7 +339,7 @@ INLINE void turn_all(char *dst, int64_t ld_dst, const char *src, int64_t ld_src,
     }
 }
 
-INLINE void copy_lines(char *dst, int64_t ld_bytes, const char *src, int64_t n)
+INLINE void spread_lines(char *dst, int64_t ld_bytes, const char *src, int64_t n)
 {
     for (int64_t u = 0; u < n; u++)
         for (int64_t at = 0; at < LINE_BYTES; at += BYTES)
@@ -351,9 +351,9 @@ INLINE void turn_lines(char *dst, int64_t ld_bytes, const char *src, int64_t ld_
     int64_t u = 0;
     for (; u + LINES <= units; u += LINES)
         for (int64_t r = 0; r < rows; r++)
-            copy_lines(dst + u * ld_bytes + r * LINE_BYTES, ld_bytes, src + r * ld_src + u * LINE_BYTES, LINES);
+            spread_lines(dst + u * ld_bytes + r * LINE_BYTES, ld_bytes, src + r * ld_src + u * LINE_BYTES, LINES);
     for (int64_t r = 0; r < rows; r++)
-        copy_lines(dst + u * ld_bytes + r * LINE_BYTES, ld_bytes, src + r * ld_src + u * LINE_BYTES, units - u);
+        spread_lines(dst + u * ld_bytes + r * LINE_BYTES, ld_bytes, src + r * ld_src + u * LINE_BYTES, units - u);
 }
 
 void NAME(transpose)(void *dst, int64_t ld_dst, const void *src, int64_t ld_src_bytes, int64_t rows, int64_t units,
