@@ -228,7 +228,10 @@ static void check_panel(const twi_gemm_convert_t *convert, const twi_gemm_kernel
     }
 }
 
-enum { MAX_K = 320 };
+enum {
+    MAX_K = 1200,
+    BIASED_K = 1101, /* more than is biased at a time for lanes U8 */
+};
 
 static void try_left(const twi_gemm_convert_t *convert, const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, int rows,
                      int64_t k, int64_t ld)
@@ -264,6 +267,8 @@ static void left_hand_panels(const twi_gemm_convert_t *convert)
             }
             for (size_t t = 0; t < sizeof ks / sizeof ks[0]; t++)
                 try_left(convert, kernel, kind, kernel->mr, ks[t], ks[t] + 3);
+            if (kernel->lane == TWI_LANE_U8)
+                try_left(convert, kernel, kind, kernel->mr, BIASED_K, BIASED_K + 3);
         }
     }
 }
