@@ -376,7 +376,7 @@ MM_TEST(long_blocks)
         engine_t e;
         twi_gemm_plan_t plan;
         const bool bytes = all_types[i] == MM_S8;
-        engine_open(&e, all_types[i], 70, bytes ? 1990 : 992, 65, NULL, &random);
+        engine_open(&e, all_types[i], 70, bytes ? 2990 : 1504, 65, NULL, &random);
         e.problem.blocks = (twi_gemm_blocks_t){.kb = 64};
         run(&e, space);
         uint32_t *wanted = result(&e);
