@@ -42,7 +42,6 @@ static _Atomic verdict_t g_verdicts[sizeof twi_gemm_kernels / sizeof twi_gemm_ke
 
 static verdict_t try_row(int row, twi_gemm_kind_t kind)
 {
-    const char *name = twi_gemm_kernels[row].name;
     const verdict_t found = twi_gemm_kernel_works(&twi_gemm_kernels[row], kind) ? WORKS : FAILS;
     verdict_t known = UNTRIED;
     /* Relaxed, here and below: a verdict says nothing of other memory. */
@@ -50,7 +49,8 @@ static verdict_t try_row(int row, twi_gemm_kind_t kind)
                                                  memory_order_relaxed))
         return known;
     if (found == FAILS)
-        TWI_LOG(ERROR, "gemm", "%s gives wrong sums on this machine: a slower kernel is used", name);
+        TWI_LOG(ERROR, "gemm", "%s gives wrong sums for %s on this machine: a slower kernel is used",
+                twi_gemm_kernels[row].name, twi_gemm_kind_name(kind));
     return found;
 }
 

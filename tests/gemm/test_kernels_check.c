@@ -212,7 +212,8 @@ TEST(next_one)
         const int trials = atomic_load(&g_trials);
         CHECK_STR(next->name, last_below(kind, g_bad)->name);
         CHECK_CONTAINS(g_log, g_bad->name);
-        CHECK_CONTAINS(g_log, "wrong sums");
+        CHECK_CONTAINS(g_log, "wrong sums for ");
+        CHECK_CONTAINS(strstr(g_log, "wrong sums for "), twi_gemm_kind_name((twi_gemm_kind_t)kind));
         g_log[0] = '\0';
         CHECK(find(kind) == next);
         CHECK_EQ(atomic_load(&g_trials), trials);
