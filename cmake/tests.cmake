@@ -120,7 +120,7 @@ endforeach()
 # What a kernel is found to be is what these say.
 foreach(name test_kernels_check model_kernels_check)
     if(TARGET ${name})
-        target_link_options(${name} PRIVATE -Wl,--wrap=twi_gemm_kernel_works)
+        target_link_options(${name} PRIVATE -Wl,--wrap=twi_gemm_kernel_try,--wrap=aligned_alloc)
     endif()
 endforeach()
 

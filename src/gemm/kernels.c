@@ -42,11 +42,14 @@ static _Atomic verdict_t g_verdicts[sizeof twi_gemm_kernels / sizeof twi_gemm_ke
 
 static verdict_t try_row(int row, twi_gemm_kind_t kind)
 {
-    const verdict_t found = twi_gemm_kernel_works(&twi_gemm_kernels[row], kind) ? WORKS : FAILS;
-    verdict_t known = UNTRIED;
+    _Atomic verdict_t *verdict = &g_verdicts[row][kind];
+    bool works;
     /* Relaxed, here and below: a verdict says nothing of other memory. */
-    if (!atomic_compare_exchange_strong_explicit(&g_verdicts[row][kind], &known, found, memory_order_relaxed,
-                                                 memory_order_relaxed))
+    if (!twi_gemm_kernel_try(&twi_gemm_kernels[row], kind, &works))
+        return atomic_load_explicit(verdict, memory_order_relaxed);
+    const verdict_t found = works ? WORKS : FAILS;
+    verdict_t known = UNTRIED;
+    if (!atomic_compare_exchange_strong_explicit(verdict, &known, found, memory_order_relaxed, memory_order_relaxed))
         return known;
     if (found == FAILS)
         TWI_LOG(ERROR, "gemm", "%s gives wrong sums for %s on this machine: a slower kernel is used",
@@ -60,7 +63,7 @@ static bool trusted(int row, twi_gemm_kind_t kind)
     if (twi_gemm_kernels[row].isa == TWI_ISA_PORTABLE || !twi_config()->self_test)
         return true;
     const verdict_t known = atomic_load_explicit(&g_verdicts[row][kind], memory_order_relaxed);
-    return (known == UNTRIED ? try_row(row, kind) : known) == WORKS;
+    return (known == UNTRIED ? try_row(row, kind) : known) != FAILS;
 }
 
 const twi_gemm_kernel_t *twi_gemm_kernel_find(twi_gemm_kind_t kind, twi_isa_t level)

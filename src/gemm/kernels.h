@@ -177,12 +177,16 @@ extern const int twi_gemm_n_kernels;
 /* Whether the machine and the level allow the row. */
 int twi_gemm_kernel_usable(const twi_gemm_kernel_t *kernel, twi_isa_t level);
 
-/* Whether a usable kernel gives the right sums of a small product of a kind that it serves (kernels_check.c). */
-bool twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind);
+/*
+ * Whether a usable kernel gives the right sums of a small product of a kind that it serves (kernels_check.c). False:
+ * there is no memory to try it.
+ */
+bool twi_gemm_kernel_try(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, bool *works_out);
 
 /*
  * The best usable row for a kind at a level: the last one of the highest ISA that works, for which it is tried once a
- * process unless TILEWIRE_SELF_TEST is 0. There always is one: portable ones are the definition.
+ * process unless TILEWIRE_SELF_TEST is 0; one for whose trial there is no memory is taken on trust until there is. There
+ * always is a row: portable ones are the definition.
  */
 const twi_gemm_kernel_t *twi_gemm_kernel_find(twi_gemm_kind_t kind, twi_isa_t level);
 

@@ -149,12 +149,12 @@ static bool multiplies_all_ways(trial_t *t)
     return multiplies(t, t->b_lanes, twi_gemm_lane_bytes(t->kernel->lane), false);
 }
 
-bool twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
+bool twi_gemm_kernel_try(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, bool *works_out)
 {
     const bool tiles = (kernel->flags & TWI_KERNEL_AMX) != 0;
     trial_t *t = aligned_alloc(LINE_BYTES, sizeof *t);
     if (!t)
-        return true; /* no memory for the trial: take the kernel on trust */
+        return false;
     t->kernel = kernel;
     t->kind = kind;
     t->k = K - kernel->ks / 2;
@@ -162,9 +162,9 @@ bool twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind
     pack(t);
     if (tiles)
         twi_gemm_tiles_begin();
-    const bool works = multiplies_all_ways(t);
+    *works_out = multiplies_all_ways(t);
     if (tiles)
         twi_gemm_tiles_end();
     free(t);
-    return works;
+    return true;
 }

@@ -1,12 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The trial that a kernel has to pass before its first use: it finds what may be wrong with one, the next row takes the
- * place of one that fails, and all threads see one outcome. Linked with --wrap=twi_gemm_kernel_works.
+ * place of one that fails, and all threads see one outcome. Linked with --wrap for the functions below that say so.
  */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 #include "gemm/matmul.h"
+
+/* ---- Memory ----------------------------------------------------------------------------------- */
+
+void *__real_aligned_alloc(size_t alignment, size_t bytes);
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
+
+static _Atomic bool g_no_memory;
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
+{
+    return atomic_load(&g_no_memory) ? NULL : __real_aligned_alloc(alignment, bytes);
+}
 
 /* ---- Trials of kernels that are wrong --------------------------------------------------------- */
 
@@ -92,7 +106,9 @@ static bool passes(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, fault_
     copy.run = run_with_fault;
     g_real = kernel;
     g_fault = fault;
-    return twi_gemm_kernel_works(&copy, kind);
+    bool works;
+    CHECK(twi_gemm_kernel_try(&copy, kind, &works));
+    return works;
 }
 
 static void try_faults(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
@@ -130,21 +146,28 @@ enum {
 
 typedef enum outcome { ALL_WORK, ONE_FAILS, ALL_FAIL, EVERY_OTHER_FAILS } outcome_t;
 
+enum { THREADS = 8 };
+
 static outcome_t g_outcome;
 static const twi_gemm_kernel_t *g_bad; /* of ONE_FAILS */
-static _Atomic int g_trials;
+static _Atomic int g_trials, g_trials_of[TWI_GEMM_KINDS];
 static char g_log[4096];
 
-bool __real_twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind);
-bool __wrap_twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind);
+bool __real_twi_gemm_kernel_try(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, bool *works_out);
+bool __wrap_twi_gemm_kernel_try(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, bool *works_out);
 
-bool __wrap_twi_gemm_kernel_works(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
+/* With EVERY_OTHER_FAILS the first trial of a kind ends when all threads are in theirs: they find different things. */
+bool __wrap_twi_gemm_kernel_try(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, bool *works_out)
 {
-    const int before = atomic_fetch_add(&g_trials, 1);
+    (void)atomic_fetch_add(&g_trials, 1);
+    const int before = atomic_fetch_add(&g_trials_of[kind], 1);
+    while (g_outcome == EVERY_OTHER_FAILS && atomic_load(&g_trials_of[kind]) < THREADS)
+        (void)sched_yield();
+    *works_out = false;
     if (g_outcome == ALL_FAIL || (g_outcome == ONE_FAILS && kernel == g_bad) ||
         (g_outcome == EVERY_OTHER_FAILS && before % 2 == 0))
-        return false;
-    return __real_twi_gemm_kernel_works(kernel, kind);
+        return true;
+    return __real_twi_gemm_kernel_try(kernel, kind, works_out);
 }
 
 static void collect(void *user, tw_log_level_t level, const char *line)
@@ -221,6 +244,26 @@ TEST(next_one)
     }
 }
 
+/* Nothing is known then: it is taken on trust, and tried when there is memory. */
+TEST(no_memory_for_trials)
+{
+    begin(ALL_WORK);
+    for (int kind = 0; kind < TWI_GEMM_KINDS; kind++) {
+        if (!must_be_tried(kind))
+            SKIP("there are only portable kernels here");
+        g_outcome = ALL_WORK;
+        atomic_store(&g_no_memory, true);
+        CHECK(find(kind) == best(kind));
+        atomic_store(&g_no_memory, false);
+        CHECK_STR(g_log, "");
+        g_outcome = ONE_FAILS;
+        g_bad = best(kind);
+        CHECK(find(kind) == last_below(kind, g_bad));
+        CHECK_CONTAINS(g_log, "wrong sums");
+        g_log[0] = '\0';
+    }
+}
+
 /* Products, too: small integers, whose sums are exact. */
 static void check_product(mm_type_t type)
 {
@@ -278,17 +321,13 @@ TEST(info)
 }
 
 /* A kernel that works for some and not for others is the same for all of them. */
-enum { THREADS = 8 };
-static pthread_barrier_t g_together;
 static const twi_gemm_kernel_t *g_found[THREADS][TWI_GEMM_KINDS];
 
 static void *find_all(void *arg)
 {
     const twi_gemm_kernel_t **found = arg;
-    for (int kind = 0; kind < TWI_GEMM_KINDS; kind++) {
-        (void)pthread_barrier_wait(&g_together);
+    for (int kind = 0; kind < TWI_GEMM_KINDS; kind++)
         found[kind] = find(kind);
-    }
     return NULL;
 }
 
@@ -296,7 +335,6 @@ TEST(one_outcome_for_all_threads)
 {
     pthread_t threads[THREADS];
     begin(EVERY_OTHER_FAILS);
-    CHECK_EQ(pthread_barrier_init(&g_together, NULL, THREADS), 0);
     for (int i = 0; i < THREADS; i++)
         CHECK_EQ(pthread_create(&threads[i], NULL, find_all, g_found[i]), 0);
     for (int i = 0; i < THREADS; i++)
@@ -304,5 +342,4 @@ TEST(one_outcome_for_all_threads)
     for (int i = 0; i < THREADS; i++)
         for (int kind = 0; kind < TWI_GEMM_KINDS; kind++)
             CHECK_STR(g_found[i][kind]->name, g_found[0][kind]->name);
-    CHECK_EQ(pthread_barrier_destroy(&g_together), 0);
 }
