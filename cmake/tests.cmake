@@ -121,6 +121,7 @@ endforeach()
 foreach(name test_kernels_check model_kernels_check)
     if(TARGET ${name})
         target_link_options(${name} PRIVATE -Wl,--wrap=twi_gemm_kernel_try,--wrap=aligned_alloc)
+        target_link_options(${name} PRIVATE -Wl,--wrap=twi_gemm_tiles_begin,--wrap=twi_gemm_tiles_end)
     endif()
 endforeach()
 

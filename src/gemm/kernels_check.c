@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whether a kernel computes on this machine what it should: one small product of whole numbers, whose sums are exact in
- * any order. A new processor, or a hypervisor that loses registers, would otherwise give wrong results without a word.
+ * any order, in the ways in which calls are made. It finds what is always wrong, as an instruction that a processor or
+ * an emulator gets wrong; not what fails now and then. Work on the side and int8 weights with scales are not tried.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,25 +12,30 @@
 enum {
     K = 192,    /* of the panels, a multiple of every ks; the product has half a step less */
     FIRST = 64, /* of them in a call of their own */
+    CALLS = 2,
+    PANELS = 2, /* of A, for kernels that take several */
     LINE_BYTES = 64,
-    CELLS_A = TWI_GEMM_MR_MAX * K,
+    CELLS_A = TWI_GEMM_MR_MAX * K, /* of a panel */
     CELLS_B = TWI_GEMM_NR_MAX * K,
+    CELLS_SUMS = TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX,
     CELL_BYTES = 4, /* at most */
+    PAIRS = 3,
 };
 
-/*
- * Magnitudes: of each two factors one has as many bits as the kind or nearly so, and K products stay below 2^24, also
- * those of parts of an fp16 number.
- */
+/* Magnitudes of the two factors. */
 typedef struct limits {
-    int large, small;
+    int left, right;
 } limits_t;
 
-static const limits_t limits[TWI_GEMM_KINDS] = {
-    [TWI_GEMM_F32] = {16383, 5},
-    [TWI_GEMM_BF16] = {255, 255},
-    [TWI_GEMM_F16] = {2047, 31},
-    [TWI_GEMM_S8] = {127, 127},
+/*
+ * By turns along k. bf16, fp16 and int8 have numbers of all their bits, fp16 also pairs that both have low parts (F16X2).
+ * fp32 has 14 of 24: K products stay below 2^24, up to which fp32 has every whole number, as do their parts.
+ */
+static const limits_t limits[TWI_GEMM_KINDS][PAIRS] = {
+    [TWI_GEMM_F32] = {{16383, 5}, {5, 16383}, {295, 295}},
+    [TWI_GEMM_BF16] = {{255, 255}, {255, 255}, {255, 255}},
+    [TWI_GEMM_F16] = {{2047, 31}, {31, 2047}, {295, 295}},
+    [TWI_GEMM_S8] = {{127, 127}, {127, 127}, {127, 127}},
 };
 
 typedef union sum {
@@ -40,14 +46,23 @@ typedef union sum {
 typedef struct trial {
     const twi_gemm_kernel_t *kernel;
     twi_gemm_kind_t kind;
-    int k;
-    int left[CELLS_A], right[CELLS_B];                     /* [mr][k], [k][nr] */
-    char a[CELLS_A * CELL_BYTES], b[CELLS_B * CELL_BYTES]; /* the same as elements of the kind */
-    _Alignas(LINE_BYTES) char a_panel[CELLS_A * CELL_BYTES];
+    int k, panels;
+    int32_t wanted[PANELS * CELLS_SUMS];                            /* [panels][mr][nr] */
+    char a[PANELS * CELLS_A * CELL_BYTES], b[CELLS_B * CELL_BYTES]; /* elements: [panels][mr][k], [k][nr] */
+    _Alignas(LINE_BYTES) char a_panels[PANELS * CELLS_A * CELL_BYTES];
     _Alignas(LINE_BYTES) char b_stored[CELLS_B * CELL_BYTES];
     _Alignas(LINE_BYTES) char b_lanes[CELLS_B * CELL_BYTES];
-    _Alignas(LINE_BYTES) sum_t acc[TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX];
+    _Alignas(LINE_BYTES) int32_t excess[CALLS][TWI_GEMM_NR_MAX];
+    _Alignas(LINE_BYTES) sum_t acc[PANELS * CELLS_SUMS];
 } trial_t;
+
+/* How calls are made. */
+typedef struct way {
+    const char *b; /* a right panel, with elements of that size */
+    int b_item_bytes;
+    bool stored, excess_known;
+    int panels, rows;
+} way_t;
 
 static int mixed(int i, int most)
 {
@@ -70,83 +85,116 @@ static void put(twi_gemm_kind_t kind, char *array, int i, int number)
 
 static void fill(trial_t *t)
 {
-    const int mr = t->kernel->mr, nr = t->kernel->nr;
-    const limits_t most = limits[t->kind];
-    for (int i = 0; i < mr * t->k; i++) {
-        t->left[i] = mixed(i, i % t->k % 2 ? most.large : most.small);
-        put(t->kind, t->a, i, t->left[i]);
+    const int rows = t->panels * t->kernel->mr, nr = t->kernel->nr;
+    memset(t->wanted, 0, sizeof t->wanted);
+    for (int k = 0; k < t->k; k++) {
+        const limits_t most = limits[t->kind][k % PAIRS];
+        int right[TWI_GEMM_NR_MAX];
+        for (int j = 0; j < nr; j++) {
+            right[j] = mixed(k * nr + j, most.right);
+            put(t->kind, t->b, k * nr + j, right[j]);
+        }
+        for (int i = 0; i < rows; i++) {
+            const int left = mixed(CELLS_B + i * t->k + k, most.left);
+            put(t->kind, t->a, i * t->k + k, left);
+            for (int j = 0; j < nr; j++)
+                t->wanted[i * nr + j] += left * right[j];
+        }
     }
-    for (int i = 0; i < t->k * nr; i++) {
-        t->right[i] = mixed(i + CELLS_A, i / nr % 2 ? most.small : most.large);
-        put(t->kind, t->b, i, t->right[i]);
-    }
+}
+
+static int a_panel_bytes(const trial_t *t)
+{
+    return K * t->kernel->mr * twi_gemm_lane_bytes(t->kernel->lane);
 }
 
 static void pack(trial_t *t)
 {
     const twi_gemm_kernel_t *kernel = t->kernel;
     const twi_gemm_convert_t *convert = twi_gemm_convert(kernel->isa);
+    const int item_bytes = twi_gemm_kind_bytes(t->kind);
     const twi_gemm_matrix_t b = {
         .data = t->b,
-        .item_bytes = twi_gemm_kind_bytes(t->kind),
+        .item_bytes = item_bytes,
         .k = t->k,
         .n = kernel->nr,
         .k_stride = kernel->nr,
         .n_stride = 1,
     };
-    twi_gemm_pack_a(convert, kernel, t->kind, t->a, t->k, kernel->mr, t->k, t->a_panel);
+    for (int i = 0; i < t->panels; i++)
+        twi_gemm_pack_a(convert, kernel, t->kind, t->a + i * kernel->mr * t->k * item_bytes, t->k, kernel->mr, t->k,
+                        t->a_panels + i * a_panel_bytes(t));
     twi_gemm_pack_b(convert, &b, 0, K, 0, kernel->nr, kernel->kb, t->b_stored);
     if (twi_gemm_lanes_differ(kernel, t->kind))
         twi_gemm_lanes_b(convert, kernel, t->kind, t->b_stored, K, t->b_lanes);
 }
 
-/* The next k_count of k from the first one on, of a right panel with elements of that size. */
-static void run(trial_t *t, const char *b, int b_item_bytes, bool stored, int first, int k_count)
+/* The next k_count of k from the first one on. */
+static void run(trial_t *t, const way_t *way, int first, int k_count)
 {
     const twi_gemm_kernel_t *kernel = t->kernel;
     const twi_gemm_call_t call = {
-        .a = t->a_panel + first * kernel->mr * twi_gemm_lane_bytes(kernel->lane),
-        .b = b + first * kernel->nr * b_item_bytes,
-        .panels = 1,
-        .stored = stored,
+        .a = t->a_panels + first * kernel->mr * twi_gemm_lane_bytes(kernel->lane),
+        .b = way->b + first * kernel->nr * way->b_item_bytes,
+        .panels = way->panels,
+        .a_step = a_panel_bytes(t),
+        .acc_step = kernel->mr * kernel->nr * (int)sizeof(sum_t),
+        .stored = way->stored,
         .kind = t->kind,
         .acc = t->acc,
+        .excess = t->excess[first > 0],
+        .excess_known = way->excess_known,
         .steps = k_count / kernel->ks,
-        .rows = kernel->mr,
+        .rows = way->rows,
         .accumulate = first > 0,
     };
     kernel->run(&call);
 }
 
-static bool right_sums(const trial_t *t)
+/* Of the first n. */
+static bool right_sums(const trial_t *t, int n)
 {
-    const int mr = t->kernel->mr, nr = t->kernel->nr;
-    for (int at = 0; at < mr * nr; at++) {
-        const int i = at / nr, j = at % nr;
-        int32_t sum = 0;
-        for (int k = 0; k < t->k; k++)
-            sum += t->left[i * t->k + k] * t->right[k * nr + j];
-        if (t->kind == TWI_GEMM_S8 ? t->acc[at].s32 != sum : t->acc[at].f32 != (float)sum)
+    for (int at = 0; at < n; at++)
+        if (t->kind == TWI_GEMM_S8 ? t->acc[at].s32 != t->wanted[at] : t->acc[at].f32 != (float)t->wanted[at])
             return false;
-    }
     return true;
 }
 
-static bool multiplies(trial_t *t, const char *b, int b_item_bytes, bool stored)
+/* What was there before would be right, too: it becomes NaNs, or -1. */
+static bool multiplies(trial_t *t, const way_t *way)
 {
-    run(t, b, b_item_bytes, stored, 0, FIRST);
-    run(t, b, b_item_bytes, stored, FIRST, K - FIRST);
-    return right_sums(t);
+    memset(t->acc, 0xff, sizeof t->acc);
+    if (!way->excess_known)
+        memset(t->excess, 0xff, sizeof t->excess);
+    run(t, way, 0, FIRST);
+    run(t, way, FIRST, K - FIRST);
+    return right_sums(t, way->panels * way->rows * t->kernel->nr);
+}
+
+/* Whole panels, and fewer rows of one, for which kernels have other code. */
+static bool multiplies_rows(trial_t *t, way_t way)
+{
+    const twi_gemm_kernel_t *kernel = t->kernel;
+    const bool has_excess = kernel->lane == TWI_LANE_U8;
+    bool works = true;
+    for (way.rows = kernel->mr; works && way.rows > 0; way.rows /= 2) {
+        way.panels = way.rows == kernel->mr ? t->panels : 1;
+        way.excess_known = false;
+        works = multiplies(t, &way);
+        way.excess_known = has_excess;
+        works = works && (!has_excess || multiplies(t, &way));
+    }
+    return works;
 }
 
 static bool multiplies_all_ways(trial_t *t)
 {
-    const int item_bytes = twi_gemm_kind_bytes(t->kind);
+    const way_t stored = {.b = t->b_stored, .b_item_bytes = twi_gemm_kind_bytes(t->kind), .stored = true};
+    const way_t lanes = {.b = t->b_lanes, .b_item_bytes = twi_gemm_lane_bytes(t->kernel->lane)};
+    const way_t same = {.b = t->b_stored, .b_item_bytes = stored.b_item_bytes};
     if (!twi_gemm_lanes_differ(t->kernel, t->kind))
-        return multiplies(t, t->b_stored, item_bytes, false);
-    if ((t->kernel->flags & TWI_KERNEL_WIDENS) && !multiplies(t, t->b_stored, item_bytes, true))
-        return false;
-    return multiplies(t, t->b_lanes, twi_gemm_lane_bytes(t->kernel->lane), false);
+        return multiplies_rows(t, same);
+    return (!(t->kernel->flags & TWI_KERNEL_WIDENS) || multiplies_rows(t, stored)) && multiplies_rows(t, lanes);
 }
 
 bool twi_gemm_kernel_try(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, bool *works_out)
@@ -158,6 +206,7 @@ bool twi_gemm_kernel_try(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, 
     t->kernel = kernel;
     t->kind = kind;
     t->k = K - kernel->ks / 2;
+    t->panels = tiles ? PANELS : 1;
     fill(t);
     pack(t);
     if (tiles)

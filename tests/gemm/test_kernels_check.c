@@ -9,13 +9,31 @@
 #include <stdlib.h>
 
 #include "gemm/matmul.h"
+#include "gemm/pack.h"
 
-/* ---- Memory ----------------------------------------------------------------------------------- */
+/* ---- Tile registers and memory ---------------------------------------------------------------- */
 
+void __real_twi_gemm_tiles_begin(void);
+void __wrap_twi_gemm_tiles_begin(void);
+void __real_twi_gemm_tiles_end(void);
+void __wrap_twi_gemm_tiles_end(void);
 void *__real_aligned_alloc(size_t alignment, size_t bytes);
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
 
+static _Thread_local int g_tiles; /* begun and not ended */
 static _Atomic bool g_no_memory;
+
+void __wrap_twi_gemm_tiles_begin(void)
+{
+    g_tiles++;
+    __real_twi_gemm_tiles_begin();
+}
+
+void __wrap_twi_gemm_tiles_end(void)
+{
+    __real_twi_gemm_tiles_end();
+    g_tiles--;
+}
 
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
 {
@@ -30,10 +48,24 @@ typedef enum fault {
     LAST_SUM,
     LOWEST_BITS,
     ROWS_SWAPPED,
+    COLUMNS_SWAPPED,
     COLUMN_LOST,
     NOT_ADDED,
     STEP_LOST,
     PLACE_LOST,
+    NOTHING_DONE,
+    BITS_LOST,
+    LOW_PARTS_LOST,
+    PADDING_COUNTS,
+    STORED,
+    LANES,
+    ALL_ROWS,
+    FEW_ROWS,
+    FIRST_PANEL_AGAIN,
+    LAST_PANEL,
+    SUMS_OF_FIRST_PANEL,
+    EXCESS_FORGOTTEN,
+    EXCESS_NOT_LEFT,
     FAULTS
 } fault_t;
 
@@ -42,14 +74,30 @@ static const char *const fault_names[FAULTS] = {"no fault",
                                                 "a wrong last sum",
                                                 "sums without their lowest bit",
                                                 "swapped rows",
+                                                "swapped columns",
                                                 "a lost column",
                                                 "sums that are new in each call",
                                                 "a lost step",
-                                                "steps of B that are the first ones again"};
+                                                "steps of B that are the first ones again",
+                                                "sums that are there already",
+                                                "factors without some of their bits",
+                                                "no products of low parts",
+                                                "padding that counts",
+                                                "wrong sums of stored elements",
+                                                "wrong sums of lanes",
+                                                "wrong sums of whole panels",
+                                                "wrong sums of a few rows",
+                                                "the first panel of A again",
+                                                "a wrong sum of the last panel",
+                                                "sums of the first panel that go on in the next one",
+                                                "an excess that is known and not taken off",
+                                                "an excess that is not left"};
 
 static const twi_gemm_kernel_t *g_real;
+static twi_gemm_kind_t g_kind;
 static fault_t g_fault;
 static const char *g_first_b;
+static bool g_done_once;
 
 static bool integers(void)
 {
@@ -69,52 +117,226 @@ static bool is_odd(const void *acc, int at)
     return (integers() ? ((const int32_t *)acc)[at] : (int32_t)((const float *)acc)[at]) % 2 != 0;
 }
 
-static void spoil(uint32_t *acc)
+static void swap(uint32_t *x, uint32_t *y)
 {
-    const int mr = g_real->mr, nr = g_real->nr;
+    const uint32_t sum = *x;
+    *x = *y;
+    *y = sum;
+}
+
+/* Sums of the first panel. */
+static void spoil(uint32_t *acc, int rows)
+{
+    const int nr = g_real->nr;
     if (g_fault == FIRST_SUM || g_fault == LAST_SUM)
-        add_to_sum(acc, g_fault == FIRST_SUM ? 0 : mr * nr - 1, 1);
-    for (int at = 0; g_fault == LOWEST_BITS && at < mr * nr; at++)
+        add_to_sum(acc, g_fault == FIRST_SUM ? 0 : rows * nr - 1, 1);
+    for (int at = 0; g_fault == LOWEST_BITS && at < rows * nr; at++)
         add_to_sum(acc, at, -is_odd(acc, at));
-    for (int j = 0; g_fault == ROWS_SWAPPED && j < nr; j++) {
-        const uint32_t sum = acc[j];
-        acc[j] = acc[(mr - 1) * nr + j];
-        acc[(mr - 1) * nr + j] = sum;
-    }
-    for (int i = 0; g_fault == COLUMN_LOST && i < mr; i++)
+    for (int j = 0; g_fault == ROWS_SWAPPED && j < nr; j++)
+        swap(&acc[j], &acc[(rows - 1) * nr + j]);
+    for (int i = 0; g_fault == COLUMNS_SWAPPED && i < rows; i++)
+        swap(&acc[i * nr], &acc[i * nr + nr - 1]);
+    for (int i = 0; g_fault == COLUMN_LOST && i < rows; i++)
         acc[i * nr + nr / 2] = 0;
+}
+
+/* ---- Faults of some calls --------------------------------------------------------------------- */
+
+static bool last_of_k_is_zero(const twi_gemm_call_t *call)
+{
+    const int lane_bytes = twi_gemm_lane_bytes(g_real->lane) / (g_real->lane == TWI_LANE_F16X2 ? 2 : 1);
+    static const char zeros[4];
+    for (int i = 0; i < g_real->mr; i++) {
+        const size_t at = panels_place(g_real, g_real->mr, g_real->ka, i, call->steps * g_real->ks - 1, 0);
+        if (memcmp((const char *)call->a + at * (size_t)lane_bytes, zeros, (size_t)lane_bytes) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool has_wrong_sum(const twi_gemm_call_t *call)
+{
+    return (g_fault == PADDING_COUNTS && last_of_k_is_zero(call)) || (g_fault == STORED && call->stored) ||
+           (g_fault == LANES && !call->stored) || (g_fault == ALL_ROWS && call->rows == g_real->mr) ||
+           (g_fault == FEW_ROWS && call->rows <= g_real->mr / 2);
+}
+
+static void spoil_panels(const twi_gemm_call_t *call)
+{
+    const int n = g_real->mr * g_real->nr;
+    if (has_wrong_sum(call))
+        add_to_sum(call->acc, 0, 1);
+    if (g_fault == LAST_PANEL && call->panels > 1)
+        add_to_sum(call->acc, (int)call->panels * n - 1, 1);
+}
+
+/* ---- Faults of factors ------------------------------------------------------------------------ */
+
+enum { PANEL_BYTES = TWI_GEMM_MR_MAX * 1024 };
+
+typedef struct panels {
+    _Alignas(64) char a[2][PANEL_BYTES], b[PANEL_BYTES];
+} panels_t;
+
+/* Panels of its own for a call. */
+static void copy_panels(twi_gemm_call_t *call, panels_t *panels)
+{
+    const int64_t k = call->steps * g_real->ks;
+    const size_t a_bytes = (size_t)(k * g_real->mr * twi_gemm_lane_bytes(g_real->lane));
+    const size_t b_bytes = (size_t)(k * g_real->nr) *
+                           (size_t)(call->stored ? twi_gemm_kind_bytes(call->kind) : twi_gemm_lane_bytes(g_real->lane));
+    CHECK(call->panels <= 2 && a_bytes <= PANEL_BYTES && b_bytes <= PANEL_BYTES);
+    for (int64_t i = 0; i < call->panels; i++)
+        memcpy(panels->a[i], (const char *)call->a + i * call->a_step, a_bytes);
+    memcpy(panels->b, call->b, b_bytes);
+    call->a = panels->a[0];
+    call->a_step = PANEL_BYTES;
+    call->b = panels->b;
+}
+
+/* Clears one plane of each step of a panel of F16X2 with so many rows or columns. */
+static void clear_planes(void *panel, int wide, int64_t steps, int plane)
+{
+    const int64_t plane_bytes = (int64_t)wide * g_real->ks * 2;
+    for (int64_t s = 0; s < steps; s++)
+        memset((char *)panel + (2 * s + plane) * plane_bytes, 0, (size_t)plane_bytes);
+}
+
+/* All but the top bits of what the kind has; int8 loses its highest bit but the sign. */
+static void lose_bits(void *panel, int64_t n)
+{
+    const uint32_t kept[TWI_GEMM_KINDS] = {0xfffff800, 0xfffe0000, 0xffffc000, 0};
+    for (int64_t i = 0; i < n; i++) {
+        int8_t *s8 = (int8_t *)panel + i;
+        int16_t *s16 = (int16_t *)panel + i;
+        if (g_real->lane == TWI_LANE_F32)
+            ((uint32_t *)panel)[i] &= kept[g_kind];
+        else if (g_real->lane == TWI_LANE_BF16)
+            ((uint16_t *)panel)[i] &= 0xfffe;
+        else if (g_real->lane == TWI_LANE_S16)
+            *s16 = (int16_t)((*s16 & 63) - (*s16 & 64));
+        else if (g_real->lane == TWI_LANE_S8)
+            *s8 = (int8_t)((*s8 & 63) - (*s8 & 64));
+        else
+            *s8 = (int8_t)(((*s8 & 63) - (*s8 & 64)) ^ 0x80);
+    }
+}
+
+static void run_without_bits(twi_gemm_call_t call)
+{
+    static panels_t panels;
+    copy_panels(&call, &panels);
+    for (int64_t i = 0; i < call.panels; i++) {
+        if (g_real->lane == TWI_LANE_F16X2)
+            clear_planes(panels.a[i], g_real->mr, call.steps, 1);
+        else
+            lose_bits(panels.a[i], call.steps * g_real->ks * g_real->mr);
+    }
+    g_real->run(&call);
+}
+
+/* Takes the products of two low parts off the sums. */
+static void take_low_parts(twi_gemm_call_t call)
+{
+    static panels_t panels;
+    static _Alignas(64) float low[2][TWI_GEMM_MR_MAX * TWI_GEMM_NR_MAX];
+    float *acc = call.acc;
+    const int64_t acc_step = call.acc_step / (int64_t)sizeof *acc;
+    copy_panels(&call, &panels);
+    for (int64_t i = 0; i < call.panels; i++)
+        clear_planes(panels.a[i], g_real->mr, call.steps, 0);
+    clear_planes(panels.b, g_real->nr, call.steps, 0);
+    call.acc = low;
+    call.acc_step = sizeof low[0];
+    call.accumulate = 0;
+    g_real->run(&call);
+    for (int64_t i = 0; i < call.panels; i++)
+        for (int at = 0; at < call.rows * g_real->nr; at++)
+            acc[i * acc_step + at] -= low[i][at];
+}
+
+/* ---- Trials ----------------------------------------------------------------------------------- */
+
+/* Whether calls of the kernel may show the fault. */
+static bool may_have(fault_t fault)
+{
+    const bool lanes_differ = twi_gemm_lanes_differ(g_real, g_kind);
+    switch (fault) {
+    case LOW_PARTS_LOST:
+        return g_real->lane == TWI_LANE_F16X2;
+    case PADDING_COUNTS:
+        return g_real->ks > 1;
+    case STORED:
+        return lanes_differ && (g_real->flags & TWI_KERNEL_WIDENS);
+    case FIRST_PANEL_AGAIN:
+    case LAST_PANEL:
+    case SUMS_OF_FIRST_PANEL:
+        return (g_real->flags & TWI_KERNEL_AMX) != 0;
+    case EXCESS_FORGOTTEN:
+    case EXCESS_NOT_LEFT:
+        return g_real->lane == TWI_LANE_U8;
+    default:
+        return true;
+    }
+}
+
+static void change_call(twi_gemm_call_t *call)
+{
+    static const _Alignas(64) int32_t no_excess[TWI_GEMM_NR_MAX];
+    if (!call->accumulate)
+        g_first_b = call->b;
+    if (g_fault == NOT_ADDED)
+        call->accumulate = 0;
+    if (g_fault == STEP_LOST && call->accumulate)
+        call->steps--;
+    if (g_fault == PLACE_LOST)
+        call->b = g_first_b;
+    if (g_fault == FIRST_PANEL_AGAIN)
+        call->a_step = 0;
+    if (g_fault == SUMS_OF_FIRST_PANEL && call->panels > 1)
+        memcpy((char *)call->acc + call->acc_step, call->acc, (size_t)call->acc_step);
+    if (g_fault == EXCESS_FORGOTTEN && call->excess_known)
+        call->excess = (int32_t *)(uintptr_t)no_excess;
+    if (g_fault == EXCESS_NOT_LEFT && !call->excess_known)
+        call->excess = NULL;
 }
 
 static void run_with_fault(const twi_gemm_call_t *call)
 {
-    twi_gemm_call_t spoilt = *call;
-    if (!call->accumulate)
-        g_first_b = call->b;
-    if (g_fault == NOT_ADDED)
-        spoilt.accumulate = 0;
-    if (g_fault == STEP_LOST && call->accumulate)
-        spoilt.steps--;
-    if (g_fault == PLACE_LOST)
-        spoilt.b = g_first_b;
-    g_real->run(&spoilt);
-    spoil(call->acc);
+    twi_gemm_call_t changed = *call;
+    CHECK_EQ(g_tiles, (g_real->flags & TWI_KERNEL_AMX) != 0);
+    if (g_fault == NOTHING_DONE && g_done_once)
+        return;
+    g_done_once = call->accumulate;
+    change_call(&changed);
+    if (g_fault == BITS_LOST)
+        run_without_bits(changed);
+    else
+        g_real->run(&changed);
+    if (g_fault == LOW_PARTS_LOST)
+        take_low_parts(changed);
+    spoil(call->acc, call->rows);
+    spoil_panels(call);
 }
 
-static bool passes(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, fault_t fault)
+static bool passes(const twi_gemm_kernel_t *kernel, fault_t fault)
 {
     twi_gemm_kernel_t copy = *kernel;
-    copy.run = run_with_fault;
-    g_real = kernel;
-    g_fault = fault;
     bool works;
-    CHECK(twi_gemm_kernel_try(&copy, kind, &works));
+    copy.run = run_with_fault;
+    g_fault = fault;
+    g_done_once = false;
+    CHECK(twi_gemm_kernel_try(&copy, g_kind, &works));
+    CHECK_EQ(g_tiles, 0);
     return works;
 }
 
 static void try_faults(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind)
 {
-    for (int fault = NO_FAULT; fault < FAULTS; fault++)
-        if (passes(kernel, kind, (fault_t)fault) != (fault == NO_FAULT))
+    g_real = kernel;
+    g_kind = kind;
+    for (fault_t fault = NO_FAULT; fault < FAULTS; fault++)
+        if (may_have(fault) && passes(kernel, fault) != (fault == NO_FAULT))
             test_fail(__FILE__, __LINE__, "%s, %s, with %s: the trial says it %s", kernel->name,
                       twi_gemm_kind_name(kind), fault_names[fault], fault == NO_FAULT ? "fails" : "works");
 }
