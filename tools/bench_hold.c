@@ -38,14 +38,15 @@ static void hold_all(pid_t parent)
     if (getppid() != parent)
         _exit(1);
     const long n_cpus = sysconf(_SC_NPROCESSORS_CONF);
-    for (long cpu = 0; cpu < n_cpus && cpu < CPU_SETSIZE; cpu++) {
-        cpu_set_t only;
+    cpu_set_t *only = CPU_ALLOC((size_t)n_cpus);
+    const size_t bytes = CPU_ALLOC_SIZE((size_t)n_cpus);
+    for (long cpu = 0; only != NULL && cpu < n_cpus; cpu++) {
         pthread_attr_t attr;
         pthread_t thread;
-        CPU_ZERO(&only);
-        CPU_SET((size_t)cpu, &only);
+        CPU_ZERO_S(bytes, only);
+        CPU_SET_S((size_t)cpu, bytes, only);
         (void)pthread_attr_init(&attr);
-        (void)pthread_attr_setaffinity_np(&attr, sizeof only, &only);
+        (void)pthread_attr_setaffinity_np(&attr, bytes, only);
         (void)pthread_create(&thread, &attr, hold, NULL); /* not on a CPU that is off, or not for us */
         (void)pthread_attr_destroy(&attr);
     }
