@@ -130,9 +130,11 @@ target_link_options(test_ops_memory PRIVATE
     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=mmap,--wrap=madvise)
 
 # Of the command, with a main of its own.
-target_sources(test_trace_svg PRIVATE $<FILTER:$<TARGET_OBJECTS:tilewire_command>,EXCLUDE,/main\\.c>)
-target_link_libraries(test_trace_svg PRIVATE m ${CMAKE_DL_LIBS})
-target_include_directories(test_trace_svg BEFORE PRIVATE ${PROJECT_SOURCE_DIR})
+foreach(name test_bench_cores test_trace_svg)
+    target_sources(${name} PRIVATE $<FILTER:$<TARGET_OBJECTS:tilewire_command>,EXCLUDE,/main\\.c>)
+    target_link_libraries(${name} PRIVATE m ${CMAKE_DL_LIBS})
+    target_include_directories(${name} BEFORE PRIVATE ${PROJECT_SOURCE_DIR})
+endforeach()
 
 file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
 foreach(source ${fuzz_sources})

@@ -2,7 +2,8 @@
 /*
  * CPUs that have a core each. What a virtual machine says of its cores is not to be relied on, so they are found by
  * trying: a loop of arithmetic runs on some CPUs at a time, and slows down where two of them are threads of one core.
- * One CPU after another is taken if all that were taken before stay as fast with it as the fastest one is alone.
+ * One CPU after another is taken if with it all that were taken stay as fast as each is alone. The main thread, before
+ * there are others.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -14,14 +15,17 @@
 #include "bench.h"
 
 enum {
-    CPUS_MOST = 1024, /* among which is chosen */
+    CPUS_MOST = 8192, /* among which is chosen */
+    CPUS_MANY = 64,   /* more of them take seconds */
     ATTEMPTS = 3,
     TURNS = 2000,        /* of the loop between two looks at the clock: some microseconds */
     TRIAL_NS = 10000000, /* of a trial, */
     FINAL_NS = 50000000, /* and of the last one of an attempt */
-    FAST_PERCENT = 90,   /* of the fastest one: a core of its own */
+    FAST_PERCENT = 90,   /* of the rate alone: a core of its own */
     LINE = 64,
 };
+
+/* ---- Trials ------------------------------------------------------------------------------------ */
 
 typedef struct trial {
     int n;
@@ -37,20 +41,25 @@ typedef struct runner {
     _Alignas(LINE) double rate; /* turns a nanosecond */
 } runner_t;
 
-typedef struct choice {
-    int n;
-    int cpus[CPUS_MOST];
-    double rate; /* of the slowest one */
-} choice_t;
+/* Leaves the calling thread these CPUs: best effort, as all pinning. */
+static void pin(const int *cpus, int n)
+{
+    cpu_set_t *set = CPU_ALLOC(CPUS_MOST);
+    const size_t bytes = CPU_ALLOC_SIZE(CPUS_MOST);
+    if (set == NULL)
+        return;
+    CPU_ZERO_S(bytes, set);
+    for (int i = 0; i < n; i++)
+        CPU_SET_S((size_t)cpus[i], bytes, set);
+    (void)sched_setaffinity(0, bytes, set);
+    CPU_FREE(set);
+}
 
 static void *run(void *argument)
 {
     runner_t *runner = argument;
     trial_t *trial = runner->trial;
-    cpu_set_t only;
-    CPU_ZERO(&only);
-    CPU_SET((size_t)runner->cpu, &only);
-    (void)sched_setaffinity(0, sizeof only, &only);
+    pin(&runner->cpu, 1);
     (void)atomic_fetch_add(&trial->here, 1);
     while (atomic_load(&trial->here) < trial->n && !atomic_load(&trial->off))
         (void)sched_yield();
@@ -63,8 +72,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* The rate of the slowest of n CPUs that run at the same time; 0 if they could not be started. */
-static double try_together(const int *cpus, int n, int64_t duration_ns)
+static bool run_together(const int *cpus, int n, int64_t duration_ns, double *rates_out)
 {
     static runner_t runners[CPUS_MOST];
     trial_t trial = {.n = n, .duration_ns = duration_ns};
@@ -76,80 +84,154 @@ static double try_together(const int *cpus, int n, int64_t duration_ns)
     }
     if (started < n)
         atomic_store(&trial.off, true);
-    double slowest = started < n ? 0 : 1e300;
     for (int i = 0; i < started; i++) {
         (void)pthread_join(runners[i].thread, NULL);
-        if (runners[i].rate < slowest)
-            slowest = runners[i].rate;
+        rates_out[i] = runners[i].rate;
     }
-    return slowest;
+    return started == n;
 }
+
+/* ---- The choice -------------------------------------------------------------------------------- */
+
+typedef struct search {
+    bench_run_cpus_fn *run;
+    const int *cpus;
+    int n_cpus, n; /* among them, wanted */
+    double alone[CPUS_MOST];
+} search_t;
+
+typedef struct choice {
+    int n;
+    int cpus[CPUS_MOST];
+    double alone[CPUS_MOST];
+    double rate;       /* of the slowest one, together */
+    double share;      /* of its rate alone: the least, */
+    double last_share; /* and that of the last one */
+} choice_t;
+
+static bool is_fast(double share)
+{
+    return share * 100 >= FAST_PERCENT;
+}
+
+static void add(const search_t *search, choice_t *choice, int at)
+{
+    choice->cpus[choice->n] = search->cpus[at];
+    choice->alone[choice->n++] = search->alone[at];
+}
+
+/* What those of a choice are together. */
+static void measure(const search_t *search, choice_t *choice, int64_t duration_ns)
+{
+    double rates[CPUS_MOST];
+    const bool ran = search->run(choice->cpus, choice->n, duration_ns, rates);
+    for (int i = 0; i < choice->n; i++) {
+        const double rate = ran ? rates[i] : 0, share = rate / choice->alone[i];
+        choice->rate = i == 0 || rate < choice->rate ? rate : choice->rate;
+        choice->share = i == 0 || share < choice->share ? share : choice->share;
+        choice->last_share = share;
+    }
+}
+
+/* Takes one more, if nobody is slow for its sake: who is slow without it, too, is so for another reason. */
+static bool take(const search_t *search, choice_t *choice, int at)
+{
+    add(search, choice, at);
+    measure(search, choice, TRIAL_NS);
+    bool fits = is_fast(choice->share);
+    choice->n--;
+    if (!fits && is_fast(choice->last_share)) {
+        measure(search, choice, TRIAL_NS);
+        fits = !is_fast(choice->share);
+    }
+    choice->n += fits;
+    return fits;
+}
+
+/* Begins with number `first`; takes those that make others slow if there are not enough that do not. */
+static void choose(const search_t *search, int first, choice_t *choice)
+{
+    int slow[CPUS_MOST], n_slow = 0;
+    choice->n = 0;
+    add(search, choice, first);
+    for (int i = 1; i < search->n_cpus && choice->n < search->n; i++) {
+        const int at = (first + i) % search->n_cpus;
+        if (!take(search, choice, at))
+            slow[n_slow++] = at;
+    }
+    for (int i = 0; choice->n < search->n; i++)
+        add(search, choice, slow[i]);
+    measure(search, choice, FINAL_NS);
+}
+
+/* The number of the fastest one alone; -1 if they cannot be tried. */
+static int run_alone(search_t *search)
+{
+    int fastest = 0;
+    for (int i = 0; i < search->n_cpus; i++) {
+        if (!search->run(&search->cpus[i], 1, TRIAL_NS, &search->alone[i]) || search->alone[i] <= 0)
+            return -1;
+        if (search->alone[i] > search->alone[fastest])
+            fastest = i;
+    }
+    return fastest;
+}
+
+double bench_pick_cores(bench_run_cpus_fn *run_cpus, const int *cpus, int n_cpus, int n, int *chosen_out)
+{
+    search_t search = {.run = run_cpus, .cpus = cpus, .n_cpus = n_cpus, .n = n};
+    choice_t best, next;
+    const int fastest = run_alone(&search);
+    if (fastest < 0)
+        return 0;
+    choose(&search, fastest, &best);
+    for (int i = 1; i < ATTEMPTS && !is_fast(best.share); i++) {
+        choose(&search, (fastest + i * n_cpus / ATTEMPTS) % n_cpus, &next);
+        if (next.rate > best.rate)
+            best = next;
+    }
+    for (int i = 0; i < n; i++)
+        chosen_out[i] = best.cpus[i];
+    return best.share;
+}
+
+/* ---- This machine ------------------------------------------------------------------------------ */
 
 static int find_allowed(int *cpus)
 {
-    cpu_set_t allowed;
+    cpu_set_t *allowed = CPU_ALLOC(CPUS_MOST);
+    const size_t bytes = CPU_ALLOC_SIZE(CPUS_MOST);
     int n = 0;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-        return 0;
-    for (int cpu = 0; cpu < CPUS_MOST && cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET((size_t)cpu, &allowed))
-            cpus[n++] = cpu;
+    if (allowed == NULL || sched_getaffinity(0, bytes, allowed) != 0)
+        (void)fprintf(stderr, "tilewire bench: --hold: all CPUs, since it is not known which are allowed: %m\n");
+    else
+        for (int cpu = 0; cpu < CPUS_MOST; cpu++)
+            if (CPU_ISSET_S((size_t)cpu, bytes, allowed))
+                cpus[n++] = cpu;
+    CPU_FREE(allowed);
     return n;
 }
 
-/* Takes n of the allowed CPUs, beginning with number `first`; those that were too slow if there are not enough others. */
-static choice_t choose(const int *allowed, int n_allowed, int first, int n, double alone)
+static void settle(const int *cpus, int n, double share)
 {
-    choice_t chosen = {.cpus = {allowed[first]}, .n = 1};
-    int slow[CPUS_MOST], n_slow = 0;
-    for (int i = 1; i < n_allowed && chosen.n < n; i++) {
-        const int cpu = allowed[(first + i) % n_allowed];
-        chosen.cpus[chosen.n] = cpu;
-        if (try_together(chosen.cpus, chosen.n + 1, TRIAL_NS) * 100 >= alone * FAST_PERCENT)
-            chosen.n++;
-        else
-            slow[n_slow++] = cpu;
-    }
-    while (chosen.n < n)
-        chosen.cpus[chosen.n++] = slow[--n_slow];
-    chosen.rate = try_together(chosen.cpus, n, FINAL_NS);
-    return chosen;
-}
-
-static void settle(const choice_t *choice, double alone)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
     (void)fprintf(stderr, "tilewire bench: --hold: on CPU");
-    for (int i = 0; i < choice->n; i++) {
-        CPU_SET((size_t)choice->cpus[i], &set);
-        (void)fprintf(stderr, "%s%d", i > 0 ? "," : " ", choice->cpus[i]);
-    }
-    (void)fprintf(stderr, "; together the slowest has %.0f %% of the fastest alone\n", 100 * choice->rate / alone);
-    (void)sched_setaffinity(0, sizeof set, &set); /* best effort, as all pinning */
+    for (int i = 0; i < n; i++)
+        (void)fprintf(stderr, "%s%d", i > 0 ? "," : " ", cpus[i]);
+    (void)fprintf(stderr, "; together each has at least %.0f %% of its rate alone\n", share < 1 ? 100 * share : 100);
+    pin(cpus, n);
 }
 
 void bench_choose_cores(int n)
 {
-    int allowed[CPUS_MOST], fastest = 0;
+    int allowed[CPUS_MOST], chosen[CPUS_MOST];
     const int n_allowed = find_allowed(allowed);
     if (n <= 0 || n >= n_allowed)
         return;
-    double alone = 0;
-    for (int i = 0; i < n_allowed; i++) {
-        const double rate = try_together(&allowed[i], 1, TRIAL_NS);
-        if (rate > alone) {
-            alone = rate;
-            fastest = i;
-        }
-    }
-    if (alone <= 0)
-        return;
-    choice_t best = choose(allowed, n_allowed, fastest, n, alone);
-    for (int i = 1; i < ATTEMPTS && best.rate * 100 < alone * FAST_PERCENT; i++) {
-        const choice_t next = choose(allowed, n_allowed, (fastest + i * n_allowed / ATTEMPTS) % n_allowed, n, alone);
-        if (next.rate > best.rate)
-            best = next;
-    }
-    settle(&best, best.rate > alone ? best.rate : alone);
+    if (n_allowed > CPUS_MANY)
+        (void)fprintf(stderr, "tilewire bench: --hold: tries %d CPUs, which takes some seconds\n", n_allowed);
+    const double share = bench_pick_cores(run_together, allowed, n_allowed, n, chosen);
+    if (share > 0)
+        settle(chosen, n, share);
+    else
+        (void)fprintf(stderr, "tilewire bench: --hold: all CPUs, since they cannot be tried\n");
 }
