@@ -138,6 +138,23 @@ static bool is_among(int argc, char **argv, const char *const *names)
     return false;
 }
 
+static int run_plan(const bench_plan_t *plan)
+{
+    char path[64];
+    bench_board_t *board = bench_board_create(plan, path, sizeof path);
+    if (board == NULL) {
+        (void)fprintf(stderr, "tilewire bench: cannot set up shared memory: %m\n");
+        return 1;
+    }
+    const bench_launch_t launch = {
+        .who = command.name, .meeting = &board->meeting, .path = path, .word = "bench-rank", .run = bench_run_rank};
+    int status = bench_launch(&launch);
+    if (status == 0 && board->any_wrong != 0)
+        status = 1;
+    bench_shared_close(board);
+    return status;
+}
+
 int cmd_bench(int argc, char **argv)
 {
     static const char *const gemm[] = {"gemm", NULL};
@@ -149,20 +166,9 @@ int cmd_bench(int argc, char **argv)
     const int refused = parse_plan(argc, argv, &plan);
     if (refused >= 0)
         return refused;
-    char path[64];
-    bench_board_t *board = bench_board_create(&plan, path, sizeof path);
-    if (board == NULL) {
-        (void)fprintf(stderr, "tilewire bench: cannot set up shared memory: %m\n");
-        return 1;
-    }
-    const bench_launch_t launch = {
-        .who = command.name, .meeting = &board->meeting, .path = path, .word = "bench-rank", .run = bench_run_rank};
     const int held = bench_hold_begin(plan.hold, plan.ranks * plan.threads);
-    int status = bench_launch(&launch);
+    const int status = run_plan(&plan);
     bench_hold_end(held);
-    if (status == 0 && board->any_wrong != 0)
-        status = 1;
-    bench_shared_close(board);
     return status;
 }
 

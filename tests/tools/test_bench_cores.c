@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The choice of CPUs with a core each, on machines that are made up. */
+/*
+ * The choice of CPUs with a core each, on machines that are made up, and what the benches ask it for. Linked with --wrap
+ * for the functions that say so.
+ */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "harness/test.h"
-#include "tools/bench.h"
+#include "tools/bench_gemm.h"
+#include "tools/commands.h"
 
 /* ---- Machines that are made up ------------------------------------------------------------------- */
 
@@ -195,4 +199,63 @@ TEST(the_calling_thread_is_left_as_many)
     CHECK_EQ(bench_allowed(), n_allowed);
     bench_choose_cores(1);
     CHECK_EQ(bench_allowed(), 1);
+}
+
+/* ---- What the benches ask for -------------------------------------------------------------------- */
+
+int __wrap_bench_hold_begin(bool wanted, int n_cpus);
+int __wrap_bench_launch(const bench_launch_t *launch);
+void __wrap_gemm_report_header(const gemm_plan_t *plan, bench_peak_t peak, int n_cpus, const bench_torch_t *torch);
+
+static int g_asked, g_reported;
+
+/* As if a single CPU were left. */
+int __wrap_bench_hold_begin(bool wanted, int n_cpus)
+{
+    CHECK(wanted);
+    g_asked = n_cpus;
+    bench_pin(0, 1);
+    return 0;
+}
+
+int __wrap_bench_launch(const bench_launch_t *launch)
+{
+    g_reported = launch->meeting->n_cpus;
+    return 0;
+}
+
+void __wrap_gemm_report_header(const gemm_plan_t *plan, bench_peak_t peak, int n_cpus, const bench_torch_t *torch)
+{
+    (void)plan;
+    (void)peak;
+    (void)torch;
+    g_reported = n_cpus;
+}
+
+/* A core for each thread of each rank; who counts CPUs does so when they have been chosen. */
+static void check_bench(char **argv, int n_cpus)
+{
+    int argc = 0;
+    while (argv[argc] != NULL)
+        argc++;
+    CHECK_EQ(cmd_bench(argc, argv), 0);
+    CHECK_EQ(g_asked, n_cpus);
+    CHECK_EQ(g_reported, 1);
+}
+
+TEST(collectives)
+{
+    check_bench((char *[]){"bench", "all_reduce", "--hold", "--ranks", "3", "--threads", "5", NULL}, 15);
+}
+
+TEST(operators)
+{
+    check_bench((char *[]){"bench", "mm_all_reduce", "--hold", "--ranks", "3", "--threads", "5", NULL}, 15);
+}
+
+TEST(products)
+{
+    char *argv[] = {"bench", "gemm",     "--hold", "--threads", "2",      "--iters",
+                    "1",     "--warmup", "0",      "--shape",   "17,8,8", NULL};
+    check_bench(argv, 2);
 }
