@@ -380,6 +380,7 @@ MODEL_INLINE __m256i model_extract_256(__m512i v, int at)
 #undef _mm512_shuffle_ps
 #undef _mm512_cmpge_epu16_mask
 #undef _mm512_dpbusd_epi32
+#undef _mm512_setr_epi32
 #undef _mm512_setr_epi64
 
 #define _mm512_loadu_ps(p) ((__m512)model_loadu(p))
@@ -398,6 +399,7 @@ MODEL_INLINE __m256i model_extract_256(__m512i v, int at)
 #define _mm_maskz_loadu_epi8(mask, p) model_loadz_128(mask, p, 1)
 #define _mm512_mask_store_ps(p, mask, v) (model_aligned(p), model_store_some(p, mask, (__m512i)(v), 4))
 #define _mm512_mask_storeu_epi32(p, mask, v) model_store_some(p, mask, v, 4)
+#define _mm512_mask_storeu_ps(p, mask, v) model_store_some(p, mask, (__m512i)(v), 4)
 #define _mm512_mask_storeu_epi16(p, mask, v) model_store_some(p, mask, v, 2)
 #define _mm512_mask_storeu_epi8(p, mask, v) model_store_some(p, mask, v, 1)
 #define _mm256_mask_storeu_epi16(p, mask, v) model_store_some_256(p, mask, v, 2)
@@ -418,6 +420,7 @@ MODEL_INLINE __m256i model_extract_256(__m512i v, int at)
 #define _mm512_set1_epi32(x) model_both(_mm256_set1_epi32(x))
 #define _mm512_set1_epi16(x) model_both(_mm256_set1_epi16(x))
 #define _mm512_set1_epi8(x) model_both(_mm256_set1_epi8(x))
+#define _mm512_setr_epi32(...) ((__m512i)(model_s32_t){__VA_ARGS__})
 #define _mm512_setr_epi64(...) ((__m512i){__VA_ARGS__})
 
 #define _mm512_add_ps(a, b) ((__m512)(a) + (__m512)(b))
