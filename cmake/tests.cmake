@@ -130,7 +130,7 @@ target_link_options(test_ops_memory PRIVATE
     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=mmap,--wrap=madvise)
 
 # Of the command, with a main of its own.
-foreach(name test_bench_cores test_trace_svg)
+foreach(name test_bench_cores test_bench_numbers test_trace_svg)
     target_sources(${name} PRIVATE $<FILTER:$<TARGET_OBJECTS:tilewire_command>,EXCLUDE,/main\\.c>)
     target_link_libraries(${name} PRIVATE m ${CMAKE_DL_LIBS})
     target_include_directories(${name} BEFORE PRIVATE ${PROJECT_SOURCE_DIR})

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The numbers of `tilewire bench OPERATOR` without running any: what is reported of known times. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "harness/test.h"
+#include "tests/tools/json_line.h"
+#include "tools/bench_fused.h"
+#include "tools/bench_stats.h"
+
+/* ---- What is reported -------------------------------------------------------------------------- */
+
+enum { RANKS = 3, ITERS = 5 };
+
+/*
+ * Seconds of the slowest rank: which one that is changes, the others take half and a quarter as long. Quotients come in
+ * no order, and their median is not the quotient of the medians.
+ */
+static const double slowest[FUSED_VARIANTS][ITERS] = {
+    [FUSED_T_GEMM] = {4, 2, 8, 4, 1},    [FUSED_T_COMM] = {1, 3, 2, 8, 5},     [FUSED_T_SEQ] = {5, 6, 10, 12, 6},
+    [FUSED_T_FUSED] = {5, 5, 9, 9, 5.5}, [FUSED_T_GLOO] = {10, 20, 9, 27, 33}, [FUSED_T_MPI] = {5, 2.5, 18, 27, 22},
+};
+
+static fused_board_t *make_board(int op, int iters)
+{
+    const size_t bytes = sizeof(fused_board_t) + (size_t)FUSED_VARIANTS * RANKS * ITERS * sizeof(double);
+    const size_t align = _Alignof(fused_board_t), whole = (bytes + align - 1) / align * align;
+    fused_board_t *board = aligned_alloc(align, whole);
+    CHECK(board != NULL);
+    memset(board, 0, whole);
+    fused_plan_init(&board->plan);
+    board->plan.ranks = RANKS;
+    board->plan.op = op;
+    board->plan.peers = true;
+    board->plan.n_cases = 1;
+    board->plan.cases[0] = (fused_case_t){.op = op, .m = 6, .k = 7, .n = 8, .experts = 1};
+    board->iters = iters;
+    board->iters_max = ITERS;
+    for (int rank = 0; rank < RANKS; rank++)
+        board->checks[rank] = (fused_check_t){.verified = true, .max_err = rank == 1 ? 0.5 : 0.25};
+    return board;
+}
+
+static void set_times(fused_board_t *board, const bool has[FUSED_VARIANTS])
+{
+    for (int v = 0; v < FUSED_VARIANTS; v++) {
+        board->has[v] = has[v];
+        for (int rank = 0; has[v] && rank < RANKS; rank++)
+            for (int i = 0; i < ITERS; i++)
+                fused_board_times(board, v, rank)[i] = slowest[v][i] / (1 << (rank + i + v) % RANKS);
+    }
+}
+
+/* What rank 0 prints. The caller frees it. */
+static char *report(fused_board_t *board, bool json)
+{
+    static char *text;
+    static size_t bytes;
+    FILE *before = stdout;
+    board->plan.json = json;
+    FILE *out = open_memstream(&text, &bytes);
+    CHECK(out != NULL);
+    stdout = out;
+    fused_report_case(board, 0);
+    stdout = before;
+    CHECK_EQ(fclose(out), 0);
+    return text;
+}
+
+static void check_number(const char *line, const char *name, double expected)
+{
+    const double found = number(line, name);
+    if (!(fabs(found - expected) < 1e-6))
+        printf("%s is %.9g, not %.9g\n", name, found, expected);
+    CHECK(fabs(found - expected) < 1e-6);
+}
+
+static void check_spread(const char *line, const char *name, double median, double iqr)
+{
+    char text[64];
+    (void)snprintf(text, sizeof text, "%s_iqr", name);
+    check_number(line, name, median);
+    check_number(line, text, iqr);
+}
+
+static const bool all[FUSED_VARIANTS] = {true, true, true, true, true, true};
+
+TEST(times_are_medians_of_the_slowest_rank)
+{
+    fused_board_t *board = make_board(FUSED_MM_ALL_REDUCE, ITERS);
+    set_times(board, all);
+    char *line = report(board, true);
+    check_number(line, "t_gemm", 4);
+    check_number(line, "t_comm", 3);
+    check_number(line, "t_seq", 6);
+    check_number(line, "t_fused", 5.5);
+    check_number(line, "t_torch_gloo", 20);
+    check_number(line, "t_torch_mpi", 18);
+    check_number(line, "max_err", 0.5);
+    check_number(line, "iters", ITERS);
+    free(line);
+    free(board);
+}
+
+TEST(ratios_are_medians_of_ratios_by_iteration)
+{
+    fused_board_t *board = make_board(FUSED_MM_REDUCE_SCATTER, ITERS);
+    set_times(board, all);
+    char *line = report(board, true);
+    check_spread(line, "fused_over_gemm", 2.25, 2.5 - 1.25);      /* 1.25 2.5 1.125 2.25 5.5 */
+    check_spread(line, "fused_over_seq", 0.9, 5.5 / 6 - 5.0 / 6); /* 1 5/6 0.9 0.75 5.5/6 */
+    check_spread(line, "fused_over_max", 1.125, 1.25 - 1.125);    /* 1.25 5/3 1.125 1.125 1.1 */
+    check_spread(line, "overlap_eff", 0.1, 0.375 - 0);            /* 0 0 0.5 0.375 0.1 */
+    check_spread(line, "torch_gloo_speedup", 3, 4 - 2);           /* 2 4 1 3 6 */
+    check_spread(line, "torch_mpi_speedup", 2, 3 - 1);            /* 1 0.5 2 3 4 */
+    free(line);
+    free(board);
+}
+
+TEST(peers_without_times_and_wrong_results_have_no_numbers)
+{
+    static const bool ours[FUSED_VARIANTS] = {true, true, true, true};
+    fused_board_t *board = make_board(FUSED_ALL_GATHER_MM, ITERS);
+    set_times(board, ours);
+    char *line = report(board, true);
+    check_number(line, "t_fused", 5.5);
+    CHECK(is_null(line, "t_torch_gloo") && is_null(line, "torch_gloo_speedup") && is_null(line, "t_torch_mpi"));
+    free(line);
+    board->iters = 0;
+    board->checks[2].verified = false;
+    line = report(board, true);
+    CHECK(says(line, "verified", "false") && is_null(line, "t_gemm") && is_null(line, "overlap_eff_iqr"));
+    free(line);
+    free(board);
+}
+
+TEST(a_loss_is_marked)
+{
+    static double sequence[ITERS] = {4, 4, 4, 4, 4};
+    fused_board_t *board = make_board(FUSED_MM_ALL_REDUCE, ITERS);
+    set_times(board, all);
+    char *row = report(board, false);
+    CHECK(strstr(row, "LOSS") == NULL);
+    free(row);
+    for (int rank = 0; rank < RANKS; rank++)
+        memcpy(fused_board_times(board, FUSED_T_SEQ, rank), sequence, sizeof sequence);
+    row = report(board, false);
+    CHECK_CONTAINS(row, "LOSS");
+    free(row);
+    free(board);
+}
+
+TEST(quantiles_lie_between_values)
+{
+    const double a[] = {8, 2, 6, 4}, ones[] = {1, 1, 1, 1};
+    double work[4];
+    const bench_spread_t spread = bench_spread(a, ones, 4, work);
+    CHECK(spread.median == 5 && spread.iqr == 3);
+    CHECK(bench_percentile(work, 4, 0.99) == 8 && bench_percentile(work, 4, 0.25) == 2);
+    CHECK(bench_quantile(work, 1, 0.75) == 2);
+}
