@@ -223,7 +223,8 @@ typedef struct fused_operands {
     fused_exchange_t exchanges[FUSED_EXPERTS_MAX]; /* one an expert, or one with copies of rows */
     fused_move_t *moves;                           /* n_moves is 0: an alltoallv an expert */
     uint64_t *exchange_room;
-    unsigned char *arena; /* of the window; NULL: plain memory */
+    uint64_t product_sum, received_sum; /* of the bits that product and collective leave in the sequence */
+    unsigned char *arena;               /* of the window; NULL: plain memory */
     size_t arena_bytes, arena_used;
 } fused_operands_t;
 
@@ -254,6 +255,14 @@ typedef struct fused_check {
 
 /* Compares the operator's results with fp64. Prints the worst wrong element. */
 fused_check_t fused_verify(const fused_operands_t *operands);
+
+/* ---- Product and collective alone (bench_fused_parts.c) ------------------------------------------ */
+
+/* Remembers what the sequence left; with the int8 wire, which it does not have, what the collective alone left. */
+void fused_parts_keep(fused_operands_t *operands);
+/* Overwrites that, and says whether the collective alone and then the product alone left the same. Prints which not. */
+void fused_parts_poison(const fused_operands_t *operands);
+bool fused_parts_same(const fused_operands_t *operands);
 
 /* ---- Calls (bench_fused_ops.c, bench_fused_seq.c) ------------------------------------------------ */
 

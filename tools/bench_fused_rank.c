@@ -188,6 +188,23 @@ static bool iterate(state_t *state, int iteration)
 
 /* ---- Verification ------------------------------------------------------------------------------ */
 
+static void set_wrong(state_t *state)
+{
+    state->board->checks[state->rank].verified = false;
+    atomic_store(&state->board->wrong, 1);
+}
+
+/* What collective and product alone make of nothing. False on failure. */
+static bool check_parts(state_t *state)
+{
+    fused_parts_poison(&state->operands);
+    if (timed_call(state, FUSED_T_COMM) < 0 || timed_call(state, FUSED_T_GEMM) < 0)
+        return false;
+    if (!fused_parts_same(&state->operands))
+        set_wrong(state);
+    return true;
+}
+
 /* False on failure; a wrong result goes to the board. */
 static bool verify(state_t *state)
 {
@@ -195,13 +212,14 @@ static bool verify(state_t *state)
     fused_operands_poison(operands);
     if (timed_call(state, FUSED_T_SEQ) < 0 || timed_call(state, FUSED_T_FUSED) < 0)
         return false;
-    fused_check_t check = fused_verify(operands);
-    check.verified = check.verified && fused_operands_as_sequence(operands);
-    state->board->checks[state->rank] = check;
-    if (!check.verified)
-        atomic_store(&state->board->wrong, 1);
+    state->board->checks[state->rank] = fused_verify(operands);
+    if (!state->board->checks[state->rank].verified || !fused_operands_as_sequence(operands))
+        set_wrong(state);
     fused_operands_keep(operands);
-    return meet(state);
+    if (state->plan->wire == TW_WIRE_INT8 && timed_call(state, FUSED_T_COMM) < 0)
+        return false;
+    fused_parts_keep(operands);
+    return check_parts(state) && meet(state);
 }
 
 /* What the timed calls left must be what was verified, and another call must make the same of nothing. */
@@ -212,11 +230,9 @@ static bool check_again(state_t *state)
     if (timed_call(state, FUSED_T_FUSED) < 0)
         return false;
     same = same && fused_operands_same(&state->operands);
-    if (!same) {
-        state->board->checks[state->rank].verified = false;
-        atomic_store(&state->board->wrong, 1);
-    }
-    return meet(state);
+    if (!same)
+        set_wrong(state);
+    return check_parts(state) && meet(state);
 }
 
 /* ---- Timing ------------------------------------------------------------------------------------ */
