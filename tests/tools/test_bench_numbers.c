@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The numbers of `tilewire bench OPERATOR` without running any: what is reported of known times. */
+/* The numbers of `tilewire bench OPERATOR` without running any: what is reported of known times, and what is asked of
+ * operators. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -158,4 +159,97 @@ TEST(quantiles_lie_between_values)
     CHECK(spread.median == 5 && spread.iqr == 3);
     CHECK(bench_percentile(work, 4, 0.99) == 8 && bench_percentile(work, 4, 0.25) == 2);
     CHECK(bench_quantile(work, 1, 0.75) == 2);
+}
+
+/* ---- Rows of experts --------------------------------------------------------------------------- */
+
+/* Rows of the way out from a rank to an expert: the way back is the same, seen from the other side. */
+static size_t rows_of(const fused_plan_t *plan, const fused_case_t *c, int source, int owner, int expert)
+{
+    return c->op == FUSED_ALLTOALLV_GMM ? fused_count(plan, c, source, owner, expert)
+                                        : fused_count(plan, c, owner, source, expert);
+}
+
+/* Of each source m rows: `hot` for the first expert, unless negative, and the others have the same but for one. */
+static void check_rows(const fused_plan_t *plan, const fused_case_t *c, long hot)
+{
+    for (int source = 0; source < plan->ranks; source++) {
+        size_t sum = 0, least = SIZE_MAX, most = 0;
+        for (int owner = 0; owner < plan->ranks; owner++) {
+            for (int j = 0; j < c->experts; j++) {
+                const size_t rows = rows_of(plan, c, source, owner, j);
+                sum += rows;
+                if (owner == 0 && j == 0 && hot >= 0) {
+                    CHECK_EQ(rows, hot);
+                    continue;
+                }
+                least = rows < least ? rows : least;
+                most = rows > most ? rows : most;
+            }
+        }
+        CHECK_EQ(sum, c->m);
+        CHECK(least == SIZE_MAX || most - least <= 1);
+    }
+}
+
+/* Of operators that go both ways. */
+static void check_experts(int ranks, int experts, size_t m, double share, long hot)
+{
+    fused_plan_t *plan = calloc(1, sizeof *plan);
+    CHECK(plan != NULL);
+    fused_plan_init(plan);
+    plan->ranks = ranks;
+    plan->hot = share;
+    for (int op = FUSED_GMM_ALLTOALLV; op <= FUSED_ALLTOALLV_GMM; op++) {
+        const fused_case_t c = {.op = op, .m = m, .k = 1, .n = 1, .experts = experts};
+        size_t rows = 0;
+        check_rows(plan, &c, hot);
+        for (int rank = 0; rank < ranks; rank++) {
+            rows += fused_rows_x(plan, &c, rank);
+            CHECK_EQ(op == FUSED_ALLTOALLV_GMM ? fused_rows_x(plan, &c, rank) : fused_rows_y(plan, &c, rank), m);
+        }
+        CHECK_EQ(rows, m * (size_t)ranks);
+    }
+    free(plan);
+}
+
+TEST(rows_are_spread_over_all_experts_alike)
+{
+    check_experts(2, 2, 64, -1, -1);
+    check_experts(3, 2, 64, -1, -1);
+    check_experts(4, 3, 5, -1, -1);
+    check_experts(1, 1, 7, -1, -1);
+}
+
+TEST(a_hot_expert_has_its_share)
+{
+    check_experts(2, 2, 64, 0.5, 32);
+    check_experts(3, 2, 37, 0.3, 11);
+    check_experts(3, 3, 37, 0.1, 4);
+    check_experts(2, 2, 10, 0, 0);
+    check_experts(2, 2, 10, 1, 10);
+    check_experts(1, 1, 10, 0.5, 10);
+}
+
+/* ---- Scales of weights ------------------------------------------------------------------------- */
+
+TEST(weights_have_as_many_scales_as_the_kind_of_quantisation_says)
+{
+    static const struct {
+        int quant;
+        size_t k, rows, cols;
+        int64_t group;
+    } kinds[] = {
+        {FUSED_A16W8_TENSOR, 300, 1, 1, 0},  {FUSED_A16W8_CHANNEL, 300, 1, 45, 0}, {FUSED_A16W8_GROUP, 300, 3, 45, 128},
+        {FUSED_A16W8_GROUP, 100, 4, 45, 32}, {FUSED_A8W8_F32PT, 300, 1, 45, 0},
+    };
+    fused_plan_t *plan = calloc(1, sizeof *plan);
+    CHECK(plan != NULL);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        plan->quant = kinds[i].quant;
+        CHECK_EQ(fused_scale_rows(plan, kinds[i].k), kinds[i].rows);
+        CHECK_EQ(fused_scale_cols(plan, 45), kinds[i].cols);
+        CHECK_EQ(fused_group_size(plan, kinds[i].k), kinds[i].group);
+    }
+    free(plan);
 }
