@@ -137,6 +137,30 @@ TEST(experts_hot_ones_and_a_shared_one)
     }
 }
 
+/* ---- Rounds ------------------------------------------------------------------------------------ */
+
+/* What the operator says of its schedule. */
+static const char *explained(tool_t *tool, const char *op, const char *rounds)
+{
+    CHECK_EQ(RUN(tool, "bench", op, "--json", "--explain", "--shape", "96,64,256", "--rounds", rounds, "--iters", "1",
+                 "--warmup", "0"),
+             0);
+    check_text(out_of(tool), "rounds", rounds);
+    return member(out_of(tool), "explain");
+}
+
+TEST(operators_have_the_rounds_asked_for)
+{
+    tool_t tool;
+    for (int i = 0; i < OPERATORS; i++) {
+        const bool reduces = strncmp(operators[i], "mm_", 3) == 0;
+        CHECK_CONTAINS(explained(&tool, operators[i], "2"), reduces ? "fused, 2 rounds (asked for)" : "in 2 rounds");
+        CHECK_CONTAINS(explained(&tool, operators[i], "3"), reduces ? "fused, 3 rounds (asked for)" : "in 3 rounds");
+        if (reduces)
+            CHECK_CONTAINS(explained(&tool, operators[i], "none"), "not fused");
+    }
+}
+
 /* ---- Files of shapes --------------------------------------------------------------------------- */
 
 static void write_file(const char *path, const char *text)
