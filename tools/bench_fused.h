@@ -16,6 +16,7 @@ enum {
     FUSED_SIZE_MAX = 1 << 24,
     FUSED_EVENTS_MAX = 1 << 16, /* kept of each rank */
     FUSED_TEXT_BYTES = 4096,
+    FUSED_RATIOS = 51, /* what a median of ratios should be of */
 };
 
 /* ---- Operators (bench_fused_ops.c) --------------------------------------------------------------- */

@@ -256,9 +256,9 @@ static int choose_iters(const state_t *state)
     for (int i = 0; i < FUSED_VARIANTS; i++)
         all += state->has[i] ? slowest_first(state, i) : 0;
     if (fused < long_call)
-        return fused < short_call && all < 10 * short_call ? 201 : 51;
+        return fused < short_call && all < 10 * short_call ? 201 : FUSED_RATIOS;
     const double most = budget / all;
-    return most < 5 ? 5 : most > 51 ? 51 : (int)most;
+    return most < 5 ? 5 : most > FUSED_RATIOS ? FUSED_RATIOS : (int)most;
 }
 
 static void show_progress(const state_t *state, const char *what, int done, int all)

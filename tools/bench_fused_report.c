@@ -197,7 +197,8 @@ static void print_row(const fused_board_t *board, const fused_case_t *c, const f
         print_peer(sum->times[FUSED_T_GLOO], &sum->gloo);
         print_peer(sum->times[FUSED_T_MPI], &sum->mpi);
     }
-    (void)printf("%s%s%s\n", c->name[0] != '\0' ? "  " : "", c->name, sum->over_seq.median > 1 ? "  LOSS" : "");
+    (void)printf("%s%s%s%s\n", c->name[0] != '\0' ? "  " : "", c->name, sum->over_seq.median > 1 ? "  LOSS" : "",
+                 board->iters < FUSED_RATIOS ? "  FEW" : "");
     if (board->plan.explain)
         print_explain(board);
 }
@@ -225,7 +226,9 @@ static void print_header(const fused_board_t *board)
         print_grouped(plan);
     (void)printf("\n# verified against fp64, max_err in bounds; m, k, n of one rank; times in us, of the slowest rank\n"
                  "# ratios by iteration, median and interquartile range; LOSS: slower than product and collective in "
-                 "sequence\n");
+                 "sequence\n"
+                 "# FEW: of fewer than %d ratios, --iters %d takes them\n",
+                 FUSED_RATIOS, FUSED_RATIOS);
     (void)printf("%-18s %-8s %7s %5s %10s %10s %10s %10s %10s %6s %9s %6s %9s %6s %8s %6s",
                  fused_op_grouped(plan->op) ? "m,k,n xexperts" : "m,k,n", "verified", "max_err", "iters", "t_gemm",
                  "t_comm", "t_seq", "t_fused", "over_gemm", "iqr", "over_seq", "iqr", "over_max", "iqr", "overlap",

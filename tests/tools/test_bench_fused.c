@@ -239,6 +239,7 @@ TEST(table_says_what_was_measured)
     CHECK_CONTAINS(out_of(&tool), "# mm_reduce_scatter, bf16, quant none, wire out, rounds auto, ranks 2, threads 1");
     CHECK_CONTAINS(out_of(&tool), "verified against fp64");
     CHECK_CONTAINS(out_of(&tool), "t_fused");
+    CHECK_CONTAINS(out_of(&tool), "# FEW: of fewer than 51 ratios, --iters 51 takes them\n");
     CHECK_CONTAINS(out_of(&tool), "\n16,16,16           true ");
     CHECK_CONTAINS(out_of(&tool), "\n8,8,8              true ");
     CHECK_CONTAINS(out_of(&tool), "\n#   mm_reduce_scatter: ");

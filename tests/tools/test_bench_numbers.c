@@ -11,7 +11,7 @@
 
 /* ---- What is reported -------------------------------------------------------------------------- */
 
-enum { RANKS = 3, ITERS = 5 };
+enum { RANKS = 3, ITERS = 5, ITERS_MOST = 201 };
 
 /*
  * Seconds of the slowest rank: which one that is changes, the others take half and a quarter as long. Quotients come in
@@ -24,7 +24,7 @@ static const double slowest[FUSED_VARIANTS][ITERS] = {
 
 static fused_board_t *make_board(int op, int iters)
 {
-    const size_t bytes = sizeof(fused_board_t) + (size_t)FUSED_VARIANTS * RANKS * ITERS * sizeof(double);
+    const size_t bytes = sizeof(fused_board_t) + (size_t)FUSED_VARIANTS * RANKS * ITERS_MOST * sizeof(double);
     const size_t align = _Alignof(fused_board_t), whole = (bytes + align - 1) / align * align;
     fused_board_t *board = aligned_alloc(align, whole);
     CHECK(board != NULL);
@@ -36,7 +36,7 @@ static fused_board_t *make_board(int op, int iters)
     board->plan.n_cases = 1;
     board->plan.cases[0] = (fused_case_t){.op = op, .m = 6, .k = 7, .n = 8, .experts = 1};
     board->iters = iters;
-    board->iters_max = ITERS;
+    board->iters_max = ITERS_MOST;
     for (int rank = 0; rank < RANKS; rank++)
         board->checks[rank] = (fused_check_t){.verified = true, .max_err = rank == 1 ? 0.5 : 0.25};
     return board;
@@ -149,6 +149,22 @@ TEST(a_loss_is_marked)
     CHECK_CONTAINS(row, "LOSS");
     free(row);
     free(board);
+}
+
+TEST(medians_of_few_ratios_are_marked)
+{
+    static const int few[] = {1, FUSED_RATIOS - 1}, enough[] = {FUSED_RATIOS, ITERS_MOST};
+    for (int i = 0; i < 2; i++) {
+        fused_board_t *board = make_board(FUSED_MM_ALL_REDUCE, few[i]);
+        char *row = report(board, false);
+        CHECK_CONTAINS(row, "  FEW\n");
+        free(row);
+        board->iters = enough[i];
+        row = report(board, false);
+        CHECK(strstr(row, "FEW") == NULL);
+        free(row);
+        free(board);
+    }
 }
 
 TEST(quantiles_lie_between_values)
