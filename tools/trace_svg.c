@@ -12,6 +12,7 @@
 enum { LEFT = 120, TOP = 84, LANE = 26, LANE_GAP = 4, RANK_GAP = 10, RIGHT = 30, BOTTOM = 48, PLOT = 1250 };
 
 static const double smallest = 0.25; /* of a pixel: what is closer to its neighbour joins it */
+static const double mark = 1;        /* pixels of a moment */
 
 typedef struct kind {
     const char *what, *colour;
@@ -54,6 +55,13 @@ static double place_of(const trace_t *trace, uint64_t ns)
 static int lane_top(const trace_t *trace, int rank, int worker)
 {
     return TOP + rank * (trace->workers * (LANE + LANE_GAP) + RANK_GAP) + worker * (LANE + LANE_GAP);
+}
+
+/* A peer is told of something in no time: a mark over what was done at that time, which it would vanish in. */
+static bool is_moment(const trace_t *trace, const fused_event_t *event)
+{
+    const double width = place_of(trace, event->end_ns) - place_of(trace, event->begin_ns);
+    return strcmp(event->what, "send") == 0 && width < smallest;
 }
 
 /* ---- Frame ------------------------------------------------------------------------------------- */
@@ -136,10 +144,10 @@ static void print_span(FILE *out, const trace_t *trace, int rank, const span_t *
     const fused_event_t *first = span->first;
     if (span->n == 0)
         return;
-    const double width = span->to - span->from;
+    const double width = span->to - span->from, least = is_moment(trace, first) ? mark : smallest;
     (void)fprintf(out, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"%s><title>", span->from,
-                  lane_top(trace, rank, first->worker), width > smallest ? width : smallest, LANE,
-                  kinds[span->kind].colour, width > 4 ? " stroke=\"white\" stroke-width=\"0.6\"" : "");
+                  lane_top(trace, rank, first->worker), fmax(width, least), LANE, kinds[span->kind].colour,
+                  width > 4 ? " stroke=\"white\" stroke-width=\"0.6\"" : "");
     print_names(out, span);
     (void)fprintf(out, "rank %d, from %.1f us", rank, (double)(first->begin_ns - trace->begin_ns) * 1e-3);
     if (span->n == 1)
@@ -186,17 +194,25 @@ static void print_events(FILE *out, const trace_t *trace, int rank, const fused_
     print_span(out, trace, rank, &span);
 }
 
-static void print_rank(FILE *out, const trace_t *trace, int rank)
+static void print_part(FILE *out, const trace_t *trace, int rank, bool moments, const fused_event_t **order)
 {
     const fused_event_t *events = fused_board_events(trace->board, rank);
-    const uint32_t n = trace->board->n_events[rank];
-    const fused_event_t **order = calloc((size_t)n + 1, sizeof *order);
-    if (order == NULL)
-        return;
-    for (uint32_t i = 0; i < n; i++)
-        order[i] = &events[i];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < trace->board->n_events[rank]; i++) {
+        if (is_moment(trace, &events[i]) == moments)
+            order[n++] = &events[i];
+    }
     qsort(order, n, sizeof *order, by_time);
     print_events(out, trace, rank, order, n);
+}
+
+static void print_rank(FILE *out, const trace_t *trace, int rank)
+{
+    const fused_event_t **order = calloc((size_t)trace->board->n_events[rank] + 1, sizeof *order);
+    if (order == NULL)
+        return;
+    print_part(out, trace, rank, false, order);
+    print_part(out, trace, rank, true, order);
     free(order);
 }
 

@@ -114,6 +114,27 @@ static bool product_lacks(twi_op_t *op, twi_item_t item, int rank)
     return twi_slot_lacks(op, g->strips[item.number / g->products.n_chunks].round, rank);
 }
 
+static void trace_sends(twi_op_t *op, const gmm_t *g, const gmm_strip_t *strip, twi_op_worker_t *worker, uint64_t begin)
+{
+    const int64_t end = strip->first + strip->rows, group_row = g->group_row[strip->expert];
+    for (int s = 0; begin != 0 && s < op->size; s++) {
+        const int64_t *first_row = g->first_row + s * g->counts.experts + strip->expert;
+        const int64_t first = strip->first > first_row[0] ? strip->first : first_row[0];
+        const int64_t rows = twi_min(end, first_row[g->counts.experts]) - first;
+        const twi_gemm_strip_t part = {.row = group_row + first, .rows = rows, .cols = op->problem.product.n};
+        if (s != op->rank && rows > 0)
+            twi_trace_end(op, begin, "send", worker, s, &part);
+    }
+}
+
+/* All chunks of a strip are computed, and its receivers may have their rows. */
+static void finish_strip(twi_op_t *op, const gmm_t *g, int64_t number, twi_op_worker_t *worker)
+{
+    const uint64_t begin = twi_trace_begin(op);
+    twi_units_finish(op, &op->sent, number, 1);
+    trace_sends(op, g, &g->strips[number], worker, begin);
+}
+
 /* A chunk of a strip to its receivers. */
 static void run_sent(twi_op_t *op, gmm_t *g, const gmm_strip_t *strip, int64_t number, twi_gemm_strip_t *product,
                      twi_op_worker_t *worker)
@@ -138,7 +159,7 @@ static void run_sent(twi_op_t *op, gmm_t *g, const gmm_strip_t *strip, int64_t n
     twi_engine_touch_end(op->ops->engine);
     twi_trace_end(op, begin, "product", worker, -1, product);
     if (atomic_fetch_sub_explicit(&g->strip_left[number], 1, memory_order_acq_rel) == 1)
-        twi_units_finish(op, &op->sent, number, 1);
+        finish_strip(op, g, number, worker);
 }
 
 static void run_product(twi_op_t *op, twi_item_t item, twi_op_worker_t *worker)

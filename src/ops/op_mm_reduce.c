@@ -70,11 +70,36 @@ static void finish_own(twi_op_t *op, mm_reduce_t *r, const mm_tiles_t *tiles, mm
     atomic_store_explicit(&r->own[item], state, memory_order_release); /* pairs with the load in sum_lacks */
 }
 
+/* Whose rows a strip has; -1: those of several ranks, or all ranks want them. */
+static int owner_of(const twi_op_t *op, const mm_reduce_t *r, const mm_strip_t *strip)
+{
+    for (int d = 0; r->results != MM_SUMMED_BY_ALL && d < op->size; d++) {
+        const mm_share_t *share = &r->shares[d];
+        if (strip->row >= share->row && strip->row + strip->rows <= share->row + share->rows)
+            return d;
+    }
+    return op->size > 1 ? -1 : op->rank;
+}
+
+static void trace_sends(twi_op_t *op, const mm_reduce_t *r, const mm_tiles_t *tiles, const mm_batch_t *batch,
+                        uint64_t begin)
+{
+    for (int64_t i = 0; begin != 0 && i < batch->n_sends; i++) {
+        const mm_strip_t *strip = &r->strips[r->sends[batch->send + i]];
+        const twi_gemm_strip_t part = {.row = strip->row, .rows = strip->rows, .col = tiles->col, .cols = tiles->cols};
+        const int owner = owner_of(op, r, strip);
+        if (owner != op->rank)
+            twi_trace_end(op, begin, "send", tiles->worker, owner, &part);
+    }
+}
+
 /* All chunks of a batch are computed, and peers may read what it has for them. */
 static void finish_batch(twi_op_t *op, mm_reduce_t *r, const mm_tiles_t *tiles, const mm_batch_t *batch)
 {
+    const uint64_t begin = twi_trace_begin(op);
     if (batch->n_sends > 0)
         twi_units_finish(op, &op->sent, tiles->round * r->n_sends + batch->send, batch->n_sends);
+    trace_sends(op, r, tiles, batch, begin);
     twi_mm_mark(op, r, batch, tiles->gives);
 }
 

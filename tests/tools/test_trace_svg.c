@@ -57,3 +57,18 @@ TEST(events_that_are_drawn_together_are_all_named)
     CHECK_CONTAINS(text, "<title>wait, rank 0, from 9999.0 us");
     free(text);
 }
+
+/* The product before it keeps its rows and columns, and the one after it does not hide it. */
+TEST(moments_are_marks_over_the_rest)
+{
+    const fused_event_t events[] = {event("product", 0, LONG_NS / 2), event("send", LONG_NS / 2, LONG_NS / 2 + 90),
+                                    event("product", LONG_NS / 2 + 100, LONG_NS)};
+    char *text = picture(events, 3);
+    const char *last =
+        strstr(text, "<title>product, rank 0, from 5000.1 us to 10000.0 us, rows 0+1, columns 0+1</title>");
+    CHECK_CONTAINS(text, "<title>product, rank 0, from 0.0 us to 5000.0 us, rows 0+1, columns 0+1</title>");
+    CHECK(last != NULL);
+    CHECK_CONTAINS(last,
+                   " width=\"1.00\" height=\"26\" fill=\"#e8871e\"><title>send, rank 0, from 5000.0 us to 5000.1 us");
+    free(text);
+}
