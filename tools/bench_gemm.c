@@ -107,6 +107,7 @@ typedef struct state {
     gemm_operands_t operands;
     gemm_weights_t weights;
     size_t turn;      /* copy that is used next */
+    size_t used;      /* copies that were used in this line */
     bool from_memory; /* each use takes another copy */
 } state_t;
 
@@ -139,6 +140,7 @@ static const unsigned char *copy_at(const state_t *state, size_t copy)
 static size_t next_copy(state_t *state)
 {
     const size_t copy = state->turn;
+    state->used = copy >= state->used ? copy + 1 : state->used;
     state->turn = state->from_memory ? (copy + 1) % state->weights.n : 0;
     return copy;
 }
@@ -234,6 +236,7 @@ static bool time_case(state_t *state, gemm_case_t *result)
     for (int i = -warmup_of(state->plan, shape); ok && i < iters; i++)
         ok = iterate(state, result, i);
     ok = ok && check_again(state, result);
+    result->copies = state->used;
     if (ok)
         gemm_report_case(result);
     free(values);
@@ -262,7 +265,7 @@ static bool run_case(state_t *state, gemm_check_t *check, bool from_memory)
         .has = {[GEMM_OURS] = true, [GEMM_PEAK] = true, [GEMM_STREAM] = state->operands.shape.m <= GEMM_SMALL_M},
     };
     state->from_memory = from_memory;
-    state->turn = 0;
+    state->turn = state->used = 0;
     if (!check->verified) {
         gemm_report_case(&result);
         return true;

@@ -134,6 +134,7 @@ typedef struct gemm_case {
     const gemm_operands_t *operands;
     gemm_check_t check;
     const char *weights; /* "memory" or "cache" */
+    size_t copies;       /* of the weight that were used */
     int iters;           /* 0: not timed */
     bool has[GEMM_VARIANTS];
     double *values[GEMM_VARIANTS]; /* seconds, operations a second for GEMM_PEAK; iters of each */

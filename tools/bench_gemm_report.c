@@ -54,6 +54,7 @@ static void print_json(const gemm_case_t *result, const summary_t *sum)
     json_text(out, false, "isa", bench_info("cpu", "isa"));
     json_integer(out, false, "threads", (unsigned)plan->threads);
     json_text(out, false, "weights", result->weights);
+    json_integer(out, false, "copies", result->copies);
     json_boolean(out, false, "packed", !plan->plain);
     json_boolean(out, false, "verified", result->check.verified);
     json_integer(out, false, "verified_rows", result->check.rows);

@@ -33,6 +33,10 @@ static void check_line(const char *line, const char *dtype, const char *isa, boo
         CHECK(number(line, "bound") == 0);
     CHECK(is_null(line, "stream_ratio") == !small && is_null(line, "stream_ratio_iqr") == !small);
     CHECK(small || strcmp(weights, "cache") == 0);
+    if (strcmp(weights, "memory") == 0)
+        CHECK((int)number(line, "copies") >= 2 * 3); /* another one for each product, and each reading */
+    else
+        CHECK_EQ((int)number(line, "copies"), 1);
     CHECK(strstr(line, "\"peer") == NULL);
 }
 

@@ -3,10 +3,12 @@
  * operators. */
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "harness/test.h"
 #include "tests/tools/json_line.h"
 #include "tools/bench_fused.h"
+#include "tools/bench_gemm.h"
 #include "tools/bench_stats.h"
 
 /* ---- What is reported -------------------------------------------------------------------------- */
@@ -268,4 +270,35 @@ TEST(weights_have_as_many_scales_as_the_kind_of_quantisation_says)
         CHECK_EQ(fused_group_size(plan, kinds[i].k), kinds[i].group);
     }
     free(plan);
+}
+
+/* ---- Copies of weights ------------------------------------------------------------------------- */
+
+/* Bytes of all copies for a product with m rows. */
+static size_t copied_bytes(size_t m, bool plain)
+{
+    gemm_operands_t operands;
+    gemm_weights_t weights;
+    CHECK(gemm_operands_make(&gemm_dtypes[0], &(cli_shape_t){m, 512, 1024}, &operands));
+    CHECK(gemm_weights_make(&operands, plain, &weights));
+    CHECK(weights.bytes >= (size_t)512 * 1024 * 2 && weights.stride >= weights.bytes);
+    for (size_t i = 0; plain && i < weights.n; i++)
+        CHECK(weights.views[i].data == weights.arena + i * weights.stride);
+    const size_t bytes = weights.n * weights.bytes;
+    CHECK(m <= GEMM_SMALL_M || weights.n == 1);
+    gemm_weights_free(&weights);
+    gemm_operands_free(&operands);
+    return bytes;
+}
+
+TEST(weights_of_small_products_exceed_the_caches_twice)
+{
+    const size_t kib = (size_t)strtoull(bench_info("topology", "l3"), NULL, 10);
+    const size_t cache = kib > 0 ? kib << 10 : (size_t)64 << 20;
+    const size_t unused = (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    if (unused / 4 < 3 * cache)
+        SKIP("the machine has little memory");
+    CHECK(copied_bytes(1, false) >= 2 * cache);
+    CHECK(copied_bytes(GEMM_SMALL_M, true) >= 2 * cache);
+    CHECK(copied_bytes(GEMM_SMALL_M + 1, false) < (size_t)4 << 20);
 }
