@@ -59,6 +59,12 @@ without_vnni() {
         start "gcc without vnni" env MODEL_NO_VNNI=1 build/tests/model_matmul_bits s8_avx512
 }
 
+# Kernels on the model of AVX-512, which other programs use only where the machine has none.
+model_of_avx512() {
+    step "build model of avx512" bash -c 'cmake -S . -B "$1" -DTILEWIRE_WERROR=ON -DTILEWIRE_MODEL_AVX512=ON &&
+        cmake --build "$1" -j "$2" --target tilewire_model -- --no-print-directory' _ build/model "$jobs"
+}
+
 checks() {
     step "check format" scripts/check_format.sh
     step "check layers" scripts/check_layers.sh
@@ -90,6 +96,7 @@ if build gcc build; then
     programs gcc build "$any"
     isa_levels
     without_vnni
+    model_of_avx512
 fi
 if command -v clang >/dev/null; then
     build clang build/clang -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DTILEWIRE_MPI=OFF
