@@ -12,27 +12,27 @@ static const uint64_t default_seed = 0x6f70737273303031u;
 static const op_shape_t shapes[] = {{1, 1, 1},   {1, 33, 1},  {2, 1, 65},  {17, 33, 65},
                                     {5, 64, 32}, {3, 100, 7}, {33, 40, 97}};
 
-static void try_types(tw_comm_t *comm, const op_types_t *types, int n_types)
+static void try_types(tw_comm_t *comm, const op_types_t *types, int n_types, int times)
 {
     const int size = tw_comm_size(comm);
     panels_random_t random = panels_random(default_seed + (uint64_t)size);
-    for (int i = 0; i < n_types * MM_LENGTH(shapes); i++) {
+    for (int i = 0; i < times * n_types * MM_LENGTH(shapes); i++) {
         op_shape_t shape = shapes[i % MM_LENGTH(shapes)];
         shape.m *= size;
-        const op_case_t c = op_sample(OP_MM_REDUCE_SCATTER, &types[i / MM_LENGTH(shapes)], size, shape, i, &random);
+        const op_case_t c =
+            op_sample(OP_MM_REDUCE_SCATTER, &types[i / MM_LENGTH(shapes) % n_types], size, shape, i, &random);
         op_try(comm, &c);
     }
 }
 
 TEST_RANKS(floats, "1,2,3,4,7,8")(tw_comm_t *comm)
 {
-    for (int i = 0; i < 3; i++)
-        try_types(comm, op_float_types, MM_LENGTH(op_float_types));
+    try_types(comm, op_float_types, MM_LENGTH(op_float_types), 3);
 }
 
 TEST_RANKS(int8, "1,2,3,4,7,8")(tw_comm_t *comm)
 {
-    try_types(comm, op_int8_after_types, MM_LENGTH(op_int8_after_types));
+    try_types(comm, op_int8_after_types, MM_LENGTH(op_int8_after_types), 1);
 }
 
 TEST_RANKS(large, "2,3,4")(tw_comm_t *comm)
