@@ -48,14 +48,15 @@ enum { OP_LARGE_WAYS = 6 };
 
 static const int op_rounds[] = {TW_ROUNDS_AUTO, TW_ROUNDS_UNFUSED, 1, 2, 3, 7};
 
-static inline void op_sample_quant(op_case_t *c, panels_random_t *random)
+/* Modes in turn, with and without offset, neither in step with rounds. */
+static inline void op_sample_quant(op_case_t *c, int way, panels_random_t *random)
 {
-    const int mode = (int)panels_below(random, 3);
+    const int mode = (way + way / 6) % 3;
     c->one_scale = mode == 0;
     c->square = panels_below(random, 2);
     if (!mm_quantised(c->types->type))
         return;
-    c->offset = panels_below(random, 2);
+    c->offset = (way / 3 + way / 12) % 2;
     c->scale_turned = panels_below(random, 3) == 0;
     if (mode == 2 && c->k > 32)
         c->group = c->k > 64 && panels_below(random, 2) ? 64 : 32;
@@ -75,7 +76,7 @@ static inline void op_sample_grouped(op_case_t *c, panels_random_t *random)
     }
 }
 
-/* Consecutive ways have all layouts and rounds in turn; all else is drawn. */
+/* Consecutive ways have all layouts, rounds and scales in turn; all else is drawn. */
 static inline op_case_t op_sample(op_kind_t kind, const op_types_t *types, int size, op_shape_t shape, int way,
                                   panels_random_t *random)
 {
@@ -95,7 +96,7 @@ static inline op_case_t op_sample(op_kind_t kind, const op_types_t *types, int s
     c.x3 = kind == OP_MM_ALL_REDUCE && panels_below(random, 2);
     c.wire = kind != OP_ALL_GATHER_MM && panels_below(random, 2) ? TW_WIRE_F32 : TW_WIRE_OUT;
     c.first_only = panels_below(random, 4) == 0;
-    op_sample_quant(&c, random);
+    op_sample_quant(&c, way, random);
     return c;
 }
 

@@ -20,9 +20,9 @@ TEST_RANKS(values, "1,2,3,4,7,8")(tw_comm_t *comm)
 {
     const int size = tw_comm_size(comm);
     panels_random_t random = panels_random(default_seed + (uint64_t)size);
-    for (int i = 0; i < MM_LENGTH(op_int8_types) * MM_LENGTH(shapes); i++) {
-        op_case_t c = op_sample(OP_MM_ALL_REDUCE, &op_int8_types[i / MM_LENGTH(shapes)], size,
-                                shapes[i % MM_LENGTH(shapes)], i, &random);
+    for (int i = 0; i < 2 * MM_LENGTH(op_int8_types) * MM_LENGTH(shapes); i++) {
+        op_case_t c = op_sample(OP_MM_ALL_REDUCE, &op_int8_types[i / MM_LENGTH(shapes) % MM_LENGTH(op_int8_types)],
+                                size, shapes[i % MM_LENGTH(shapes)], i, &random);
         c.wire = TW_WIRE_INT8;
         op_try(comm, &c);
     }

@@ -29,7 +29,7 @@ TEST_RANKS(weights, "1,2,3,4,7,8")(tw_comm_t *comm)
 
 TEST_RANKS(products, "1,2,3,4,7,8")(tw_comm_t *comm)
 {
-    try_types(comm, op_int8_types, MM_LENGTH(op_int8_types), 1);
+    try_types(comm, op_int8_types, MM_LENGTH(op_int8_types), 2);
 }
 
 /* One scale, one a column, one a column and group; each with and without offset, packed or not. */

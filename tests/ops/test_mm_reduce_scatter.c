@@ -32,7 +32,7 @@ TEST_RANKS(floats, "1,2,3,4,7,8")(tw_comm_t *comm)
 
 TEST_RANKS(int8, "1,2,3,4,7,8")(tw_comm_t *comm)
 {
-    try_types(comm, op_int8_after_types, MM_LENGTH(op_int8_after_types), 1);
+    try_types(comm, op_int8_after_types, MM_LENGTH(op_int8_after_types), 2);
 }
 
 TEST_RANKS(large, "2,3,4")(tw_comm_t *comm)
