@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include "base/clock.h"
 #include "faults/calls.h"
 #include "ops/ops_window.h"
 
@@ -30,7 +31,8 @@ typedef struct scenario {
     int victim;
     uint64_t seed;
     meeting_t *all, *survivors;
-    atomic_int *ended; /* survivors that need the victim no more */
+    atomic_int *ended;           /* survivors that need the victim no more */
+    _Atomic uint64_t *struck_ns; /* when the victim was killed */
 } scenario_t;
 
 static const char *const fault_names[] = {"kill", "stop", "destroy", "abort", "absent"};
@@ -69,6 +71,7 @@ static void open_call(const scenario_t *s, tw_comm_t *comm, int rank, op_call_t 
 
 __attribute__((noreturn)) static void strike(const scenario_t *s)
 {
+    atomic_store(s->struck_ns, twi_now_ns());
     if (s->fault == KILL)
         (void)kill(getpid(), SIGKILL);
     (void)kill(getpid(), SIGSTOP);
@@ -153,6 +156,13 @@ static void check_sentence(const scenario_t *s)
         CHECK_CONTAINS(tw_last_error(), "the weather");
 }
 
+/* The dead are found by looking, long before a deadline of silence. */
+static void check_found(const scenario_t *s)
+{
+    if (s->fault == KILL)
+        CHECK(twi_now_ns() - atomic_load(s->struck_ns) < test_scale_ns(2 * SECOND));
+}
+
 /* No peer writes to our outputs any more. */
 static void check_own_memory(const scenario_t *s, op_call_t *call, const tw_tensor_t *lent)
 {
@@ -186,6 +196,7 @@ static void survivor(const scenario_t *s, tw_comm_t *comm, int rank)
     for (int i = 0; status == TW_OK && i < 3 * LAST_CALL; i++)
         status = op_call_run(&call, comm);
     CHECK_STATUS(status, fault_status[s->fault]);
+    check_found(s);
     check_sentence(s);
     CHECK_STATUS(tw_comm_status(comm), fault_status[s->fault]);
     check_own_memory(s, &call, &y);
@@ -221,6 +232,7 @@ static pid_t start_scenario(scenario_t *s)
     s->all = test_shared_alloc(sizeof(meeting_t));
     s->survivors = test_shared_alloc(sizeof(meeting_t));
     s->ended = test_shared_alloc(sizeof(atomic_int));
+    s->struck_ns = test_shared_alloc(sizeof *s->struck_ns);
     s->all->n = N_RANKS;
     s->survivors->n = N_RANKS - 1;
     const pid_t pid = fork();
