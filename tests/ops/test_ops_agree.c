@@ -118,14 +118,66 @@ static void spoil_counts(op_call_t *call, difference_t difference)
     }
 }
 
+/* What the sentence says of the victim's call, and of the others'. */
+static const char *const sides[][2] = {
+    [OTHER_M] = {"(m 13, ", "(m 12, "},
+    [OTHER_K] = {"k 41, ", "k 40, "},
+    [OTHER_N] = {"n 32, ", "n 33, "},
+    [OTHER_TYPE] = {", bf16 to bf16, ", ", fp16 to fp16, "},
+    [OTHER_RESULT] = {" to bf16, ", " to fp16, "},
+    [OTHER_WEIGHT] = {", fp16 with int8 weights to fp16, ", ", fp16 to fp16, "},
+    [OTHER_WIRE] = {", wire f32, ", ", wire out, "},
+    [INT8_WIRE] = {", wire int8, ", ", wire out, "},
+    [OTHER_ROUNDS] = {", rounds 3, ", ", rounds 0, "},
+    [OTHER_EXPERTS] = {", experts 3, ", ", experts 2, "},
+};
+
+/* The same of counts, either of the two that do not fit. */
+static const char *const counts_said[][2] = {
+    [SENDS_MORE] = {"rank 1 has send_counts[0] = 3 for rank 0, which has recv_counts[2] = 4",
+                    "rank 1 has send_counts[4] = 5 for rank 2, which has recv_counts[2] = 4"},
+    [EXPECTS_MORE] = {"rank 1 has send_counts[1] = 4 for rank 0, which has recv_counts[3] = 3",
+                      "rank 2 has send_counts[1] = 4 for rank 0, which has recv_counts[5] = 5"},
+    [EXPERT_SWAPPED] = {"rank 1 has send_counts[4] = 5 for rank 2, which has recv_counts[2] = 4",
+                        "rank 1 has send_counts[5] = 3 for rank 2, which has recv_counts[3] = 4"},
+};
+
+/* What the sentence says of a rank: false if nothing. */
+static bool side_of(int rank, char *text, size_t room)
+{
+    char begin[32];
+    (void)snprintf(begin, sizeof begin, "rank %d called ", rank);
+    const char *from = strstr(tw_last_error(), begin);
+    const char *end = from ? strstr(from, ", rank ") : NULL;
+    if (from)
+        (void)snprintf(text, room, "%.*s", end ? (int)(end - from) : (int)strlen(from), from);
+    return from != NULL;
+}
+
+static void check_sides(int victim, const char *odd, const char *common)
+{
+    char text[256];
+    int sides_said = 0;
+    for (int rank = 0; rank < RANKS; rank++)
+        if (side_of(rank, text, sizeof text)) {
+            CHECK_CONTAINS(text, rank == victim ? odd : common);
+            sides_said += rank == victim ? 1 : 10;
+        }
+    CHECK_EQ(sides_said, 11);
+}
+
 static void check_sentence(const scenario_t *s)
 {
-    char rank[32];
-    (void)snprintf(rank, sizeof rank, "rank %d", s->victim);
-    CHECK_CONTAINS(tw_last_error(), rank);
     CHECK_CONTAINS(tw_last_error(), op_name(s->kind));
-    if (s->difference == OTHER_OPERATOR)
-        CHECK_CONTAINS(tw_last_error(), op_name(s->other));
+    if (s->difference >= SENDS_MORE) {
+        if (!strstr(tw_last_error(), counts_said[s->difference][0]))
+            CHECK_CONTAINS(tw_last_error(), counts_said[s->difference][1]);
+    } else if (s->difference == OTHER_OPERATOR) {
+        check_sides(s->victim, op_name(s->other), op_name(s->kind));
+    } else {
+        const bool thrice = s->difference == OTHER_M && s->kind == OP_MM_REDUCE_SCATTER;
+        check_sides(s->victim, thrice ? "(m 15, " : sides[s->difference][0], sides[s->difference][1]);
+    }
 }
 
 static tw_comm_t *new_comm(int rank, tw_transport_t transport)
