@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+#include "base/hash.h"
 #include "ops/ops_sample.h"
 
 static const uint64_t default_seed = 0x6f70737072657031u;
@@ -301,7 +302,21 @@ TEST(late_shm)
     late_ranks(TW_TRANSPORT_SHM);
 }
 
-/* The text says something, is cut off at its room, and is the same on all ranks where all is. */
+/* All ranks say the same, but for their workers. */
+static void check_same_text(const tw_comm_t *comm, const char *text)
+{
+    enum { MAX_RANKS = 3 };
+    const char *end = strstr(text, " ranks, ");
+    uint64_t hash = 0, every[MAX_RANKS];
+    CHECK(end != NULL);
+    for (const char *at = text; at < end; at++)
+        hash = twi_hash_mix(hash, (uint8_t)*at);
+    CHECK_EQ(ranks_allgather(NULL, &hash, every, sizeof hash), 0);
+    for (int rank = 0; rank < tw_comm_size(comm); rank++)
+        CHECK(every[rank] == hash);
+}
+
+/* The text says something, is cut off at its room, and is the same on all ranks unless these have rows of their own. */
 TEST_RANKS(explain, "1,3")(tw_comm_t *comm)
 {
     panels_random_t random = panels_random(default_seed);
@@ -320,6 +335,8 @@ TEST_RANKS(explain, "1,3")(tw_comm_t *comm)
         CHECK_EQ(cut[15], '\0');
         CHECK_EQ(cut[16], 'x');
         CHECK(strncmp(cut, text, 15) == 0);
+        if (!op_grouped(c.kind))
+            check_same_text(comm, text);
         tw_op_release(op);
         op_call_close(&call);
     }
