@@ -4,6 +4,7 @@
 /* Pieces of the cpu layer that its own files and its test share. */
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "cpu/cpu.h"
 
@@ -14,6 +15,21 @@ typedef struct twi_cpu_detected {
     char model[64];     /* the processor's own name for itself */
     char features[256]; /* names of the features we look at and may use, separated by blanks */
 } twi_cpu_detected_t;
+
+#if defined(__x86_64__)
+
+/* What CPUID and XGETBV say: registers in the order a, b, c, d, zeroes where nothing is said. */
+typedef struct twi_cpu_words {
+    uint32_t leaf_1[4];
+    uint32_t leaf_7[2][4];
+    uint64_t xcr0;
+    bool amx_permitted; /* the OS was asked, and allows it */
+} twi_cpu_words_t;
+
+/* What may be used, all but the model. Pure. */
+void twi_cpu_decide(const twi_cpu_words_t *words, twi_cpu_detected_t *found_out);
+
+#endif
 
 /* Asks the processor and the OS; requests the AMX permission. Pure apart from that. */
 void twi_cpu_detect(twi_cpu_detected_t *detected_out);

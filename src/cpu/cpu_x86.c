@@ -51,22 +51,31 @@ static const feature_t features[] = {
 };
 enum { FEATURE_COUNT = sizeof features / sizeof features[0] };
 
-static bool cpuid_bit(const feature_t *feature)
+static const feature_t tile = {"amx_tile", 7, 0, REG_D, 24, STATE_TILE, TWI_ISA_AMX};
+
+static bool has_bit(const twi_cpu_words_t *words, const feature_t *feature)
 {
-    uint32_t reg[4] = {0};
-    if (feature->leaf == 7 && feature->subleaf > 0) { /* subleaf 0 says how many there are */
-        if (!__get_cpuid_count(7, 0, &reg[0], &reg[1], &reg[2], &reg[3]) || reg[REG_A] < feature->subleaf)
-            return false;
-    }
-    if (!__get_cpuid_count(feature->leaf, feature->subleaf, &reg[0], &reg[1], &reg[2], &reg[3]))
-        return false;
+    const uint32_t *reg = feature->leaf == 1 ? words->leaf_1 : words->leaf_7[feature->subleaf];
     return (reg[feature->reg] >> feature->bit) & 1u;
 }
 
-static uint64_t read_xcr0(void)
+static bool saves(const twi_cpu_words_t *words, uint64_t state)
 {
-    uint32_t a = 0, b = 0, c = 0, d = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !((c >> 27) & 1u)) /* OSXSAVE */
+    return (words->xcr0 & state) == state;
+}
+
+/* ---- What the machine says ---------------------------------------------------------------------- */
+
+static void read_leaf(uint32_t leaf, uint32_t subleaf, uint32_t reg_out[4])
+{
+    uint32_t reg[4];
+    if (__get_cpuid_count(leaf, subleaf, &reg[0], &reg[1], &reg[2], &reg[3]))
+        memcpy(reg_out, reg, sizeof reg);
+}
+
+static uint64_t read_xcr0(const uint32_t leaf_1[4])
+{
+    if (!((leaf_1[REG_C] >> 27) & 1u)) /* OSXSAVE */
         return 0;
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -82,6 +91,19 @@ static bool request_amx(void)
 #endif
 }
 
+static void read_words(twi_cpu_words_t *words_out)
+{
+    twi_cpu_words_t words = {.amx_permitted = false};
+    read_leaf(1, 0, words.leaf_1);
+    read_leaf(7, 0, words.leaf_7[0]);
+    if (words.leaf_7[0][REG_A] >= 1) /* says how many subleaves there are */
+        read_leaf(7, 1, words.leaf_7[1]);
+    words.xcr0 = read_xcr0(words.leaf_1);
+    if (has_bit(&words, &tile) && saves(&words, XCR0_TILE))
+        words.amx_permitted = request_amx();
+    *words_out = words;
+}
+
 static void read_model(char *model_out, size_t bytes)
 {
     uint32_t reg[12] = {0};
@@ -95,40 +117,40 @@ static void read_model(char *model_out, size_t bytes)
     (void)snprintf(model_out, bytes, "%s", *start != '\0' ? start : "x86-64");
 }
 
+/* ---- What may be used --------------------------------------------------------------------------- */
+
 static void append_word(char *text, size_t bytes, const char *word)
 {
     const size_t used = strlen(text);
     (void)snprintf(text + used, bytes - used, "%s%s", used > 0 ? " " : "", word);
 }
 
-static const char *usable_states(bool usable_out[STATE_COUNT])
+void twi_cpu_decide(const twi_cpu_words_t *words, twi_cpu_detected_t *found_out)
 {
-    const uint64_t xcr0 = read_xcr0();
-    usable_out[STATE_YMM] = (xcr0 & XCR0_YMM) == XCR0_YMM;
-    usable_out[STATE_ZMM] = (xcr0 & XCR0_ZMM) == XCR0_ZMM;
-    usable_out[STATE_TILE] = false;
-    const feature_t tile = {"amx_tile", 7, 0, REG_D, 24, STATE_TILE, TWI_ISA_AMX};
-    if (!cpuid_bit(&tile))
-        return "absent";
-    usable_out[STATE_TILE] = (xcr0 & XCR0_TILE) == XCR0_TILE && request_amx();
-    return usable_out[STATE_TILE] ? "granted" : "refused";
-}
-
-void twi_cpu_detect(twi_cpu_detected_t *detected_out)
-{
+    const bool usable[STATE_COUNT] = {
+        [STATE_YMM] = saves(words, XCR0_YMM),
+        [STATE_ZMM] = saves(words, XCR0_ZMM),
+        [STATE_TILE] = has_bit(words, &tile) && saves(words, XCR0_TILE) && words->amx_permitted,
+    };
     twi_cpu_detected_t found = {.isa = TWI_ISA_AMX};
-    bool usable[STATE_COUNT];
-    found.amx = usable_states(usable);
-    read_model(found.model, sizeof found.model);
+    found.amx = usable[STATE_TILE] ? "granted" : has_bit(words, &tile) ? "refused" : "absent";
     for (int i = 0; i < FEATURE_COUNT; i++) {
         const feature_t *feature = &features[i];
-        if (usable[feature->state] && cpuid_bit(feature))
+        if (usable[feature->state] && has_bit(words, feature))
             append_word(found.features, sizeof found.features, feature->name);
         else if (found.isa >= feature->level)
             found.isa = (twi_isa_t)(feature->level - 1);
     }
     found.vnni = strstr(found.features, "avx512_vnni") != NULL;
-    *detected_out = found;
+    *found_out = found;
+}
+
+void twi_cpu_detect(twi_cpu_detected_t *detected_out)
+{
+    twi_cpu_words_t words;
+    read_words(&words);
+    twi_cpu_decide(&words, detected_out);
+    read_model(detected_out->model, sizeof detected_out->model);
 }
 
 #else

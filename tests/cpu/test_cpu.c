@@ -85,6 +85,89 @@ TEST(features_are_flags_of_the_kernel)
     }
 }
 
+#if defined(__x86_64__)
+
+/* A processor that has all, of an OS that allows all. */
+static const twi_cpu_words_t everything = {
+    .leaf_1 = {[2] = 1u << 12 | 1u << 29},
+    .leaf_7 = {{1, 1u << 5 | 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31, 1u << 11, 1u << 22 | 1u << 24 | 1u << 25},
+               {1u << 5}},
+    .xcr0 = 0x600e7,
+    .amx_permitted = true,
+};
+
+static void check_decision(const twi_cpu_words_t *words, twi_isa_t isa, const char *amx, bool vnni)
+{
+    twi_cpu_detected_t found;
+    twi_cpu_decide(words, &found);
+    CHECK_EQ(found.isa, isa);
+    CHECK_STR(found.amx, amx);
+    CHECK_EQ(found.vnni, vnni);
+    CHECK_EQ(has_word(found.features, "avx512_vnni"), vnni);
+    CHECK_EQ(has_word(found.features, "amx_tile"), strcmp(amx, "granted") == 0);
+    CHECK_EQ(has_word(found.features, "avx2"), isa > TWI_ISA_PORTABLE);
+    CHECK_EQ(has_word(found.features, "avx512f"), isa >= TWI_ISA_AVX512);
+}
+
+TEST(states_that_the_os_saves)
+{
+    static const struct {
+        uint64_t xcr0;
+        bool permitted;
+        twi_isa_t isa;
+        const char *amx;
+        bool vnni;
+    } cases[] = {
+        {0x600e7, true, TWI_ISA_AMX, "granted", true},
+        {0x600e7, false, TWI_ISA_AVX512BF16, "refused", true},
+        {0xe7, true, TWI_ISA_AVX512BF16, "refused", true},
+        {0x200e7, true, TWI_ISA_AVX512BF16, "refused", true}, /* no tile data */
+        {0x400e7, true, TWI_ISA_AVX512BF16, "refused", true},
+        {0x60007, true, TWI_ISA_AVX2, "granted", false},
+        {0x7, false, TWI_ISA_AVX2, "refused", false},
+        {0x67, false, TWI_ISA_AVX2, "refused", false}, /* no upper zmm */
+        {0xa7, false, TWI_ISA_AVX2, "refused", false},
+        {0xc7, false, TWI_ISA_AVX2, "refused", false},
+        {0x3, false, TWI_ISA_PORTABLE, "refused", false},
+        {0xe3, false, TWI_ISA_PORTABLE, "refused", false},
+        {0, false, TWI_ISA_PORTABLE, "refused", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        twi_cpu_words_t words = everything;
+        words.xcr0 = cases[i].xcr0;
+        words.amx_permitted = cases[i].permitted;
+        check_decision(&words, cases[i].isa, cases[i].amx, cases[i].vnni);
+    }
+}
+
+/* Every bit that is missing leaves the level below its own. */
+TEST(features_that_are_missing)
+{
+    twi_cpu_words_t words = everything;
+    const struct {
+        uint32_t *word;
+        int bit;
+        twi_isa_t isa;
+    } cases[] = {
+        {&words.leaf_1[2], 12, TWI_ISA_PORTABLE},      {&words.leaf_1[2], 29, TWI_ISA_PORTABLE},
+        {&words.leaf_7[0][1], 5, TWI_ISA_PORTABLE},    {&words.leaf_7[0][1], 16, TWI_ISA_AVX2},
+        {&words.leaf_7[0][1], 17, TWI_ISA_AVX2},       {&words.leaf_7[0][1], 30, TWI_ISA_AVX2},
+        {&words.leaf_7[0][1], 31, TWI_ISA_AVX2},       {&words.leaf_7[0][2], 11, TWI_ISA_AVX512},
+        {&words.leaf_7[1][0], 5, TWI_ISA_AVX512},      {&words.leaf_7[0][3], 22, TWI_ISA_AVX512BF16},
+        {&words.leaf_7[0][3], 24, TWI_ISA_AVX512BF16}, {&words.leaf_7[0][3], 25, TWI_ISA_AVX512BF16},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        twi_cpu_detected_t found;
+        *cases[i].word &= ~(1u << cases[i].bit);
+        twi_cpu_decide(&words, &found);
+        CHECK_EQ(found.isa, cases[i].isa);
+        CHECK_STR(found.amx, cases[i].bit == 24 ? "absent" : "granted");
+        words = everything;
+    }
+}
+
+#endif
+
 TEST(levels_have_names)
 {
     CHECK_STR(twi_isa_name(TWI_ISA_PORTABLE), "portable");
