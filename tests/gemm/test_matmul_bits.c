@@ -64,6 +64,22 @@ MM_TEST_TYPES(rows, 1)
     mm_drop(&p);
 }
 
+MM_TEST_TYPES(many_rows, 1)
+{
+    static const int64_t rows[] = {0, 1023, 1024, 1025, 4095};
+    panels_random_t random = panels_random(default_seed + (uint64_t)type);
+    mm_product_t p = mm_random(type, 4096, 130, 70, &random);
+    (void)level;
+    mm_how_t how = {.out = wide_result(type)};
+    char *whole = mm_compute(&p, &how);
+    for (int i = 0; i < MM_LENGTH(rows); i++) {
+        how.packed = i % 2 == 0;
+        check_rows(&p, whole, rows[i], 1, &how);
+    }
+    free(whole);
+    mm_drop(&p);
+}
+
 MM_TEST_TYPES(layouts, 1)
 {
     static const int64_t shapes[][3] = {{1, 600, 97}, {7, 100, 33}, {40, 1100, 70}, {3, 31, 5}};
