@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check_symbols.sh LIBRARY: a shared library that exports tw_* and nothing else.
+# check_symbols.sh LIBRARY: a shared library that exports tw_* and nothing else, and needs no OpenMP.
 set -euo pipefail
 library=${1:?usage: check_symbols.sh LIBRARY}
 names=$(nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }')
@@ -10,6 +10,12 @@ if [ -z "$names" ]; then
 fi
 if wrong=$(grep -v '^tw_' <<<"$names"); then
     echo "$library exports names that do not start with tw_:"
+    echo "$wrong"
+    exit 1
+fi
+needed=$(readelf -d "$library" | grep -F '(NEEDED)' || [ $? -eq 1 ])
+if wrong=$(grep -E 'lib(gomp|iomp|omp)' <<<"$needed"); then
+    echo "$library needs OpenMP:"
     echo "$wrong"
     exit 1
 fi

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory from the system: how much of it, and where it begins. Whether pages are huge is the system's choice. */
+/*
+ * Memory from the system: how much of it, where it begins, and that huge pages are asked for. Whether pages are huge is
+ * the system's choice.
+ */
+#define _GNU_SOURCE
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/pages.h"
 #include "harness/test.h"
@@ -59,4 +65,49 @@ TEST(buffers_grow)
     CHECK(twi_buffer_grow_huge(&buffer, 300 * KIB));
     CHECK_EQ(buffer.bytes, 2 * HUGE);
     twi_buffer_drop(&buffer);
+}
+
+/* ---- Huge pages ------------------------------------------------------------------------------- */
+
+/* The flags of the mapping around an address, as /proc/self/smaps has them; false where it has none. */
+static bool flags_at(const void *address, char *flags_out, int bytes)
+{
+    char line[4096];
+    bool inside = false, found = false;
+    FILE *file = fopen("/proc/self/smaps", "re");
+    while (file && !found && fgets(line, sizeof line, file)) {
+        unsigned long begin, end;
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+            inside = begin <= (uintptr_t)address && (uintptr_t)address < end;
+        found = inside && strncmp(line, "VmFlags:", 8) == 0;
+    }
+    if (file)
+        (void)fclose(file);
+    if (found)
+        (void)snprintf(flags_out, (size_t)bytes, "%.*s ", (int)strcspn(line, "\n"), line);
+    return found;
+}
+
+static bool asks(const void *address)
+{
+    char flags[512];
+    return flags_at(address, flags, sizeof flags) && strstr(flags, " hg ");
+}
+
+TEST(huge_pages_are_asked_for)
+{
+    size_t small_bytes = PAGE, bytes = 2 * HUGE;
+    char *small = twi_pages_map(&small_bytes), *memory = twi_pages_map(&bytes);
+    CHECK(small != NULL && memory != NULL);
+    char *other = mmap(NULL, HUGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(other != MAP_FAILED);
+    (void)madvise(other, HUGE, MADV_HUGEPAGE);
+    const bool tells = asks(other);
+    CHECK_EQ(munmap(other, HUGE), 0);
+    if (!tells)
+        SKIP("no huge pages here, or smaps does not tell of them");
+    CHECK(asks(memory) && asks(memory + bytes - 1));
+    CHECK(!asks(small));
+    twi_pages_unmap(small, small_bytes);
+    twi_pages_unmap(memory, bytes);
 }
