@@ -2,6 +2,27 @@
 /* Arguments of gmm_alltoallv and alltoallv_gmm: what is refused, by which name, before anything is sent. */
 #include "ops/op_args.h"
 
+/* ---- Either operator --------------------------------------------------------------------------- */
+
+static void make_either(op_call_t *call, tw_comm_t *comm, bool dispatch)
+{
+    if (dispatch)
+        make_dispatch(call, comm, type_bf16);
+    else
+        make_combine(call, comm, type_bf16);
+}
+
+static void either_refused(tw_comm_t *comm, const op_call_t *call, bool dispatch, const char *fragment)
+{
+    if (dispatch)
+        DISPATCH_REFUSED(comm, *call, fragment);
+    else
+        COMBINE_REFUSED(comm, *call, fragment);
+}
+
+/* A field that both have. */
+#define EITHER(call, is_dispatch, field) (*((is_dispatch) ? &(call).dispatch.field : &(call).combine.field))
+
 /* ---- Operands ---------------------------------------------------------------------------------- */
 
 TEST_RANKS(missing, "1,2")(tw_comm_t *comm)
@@ -191,19 +212,21 @@ TEST_RANKS(lists, "1,2")(tw_comm_t *comm)
     char text[96];
     op_call_t call;
     op_open(&call);
-    make_combine(&call, comm, type_bf16);
-    for (int i = -1; i <= 1; i += 2) {
-        call.combine.n_counts = E * size + i;
-        (void)snprintf(text, sizeof text, "n_counts is %d, must be e * W = %d", E * size + i, E * size);
-        COMBINE_REFUSED(comm, call, text);
+    for (int dispatch = 0; dispatch < 2; dispatch++) {
+        make_either(&call, comm, dispatch);
+        for (int i = -1; i <= 1; i += 2) {
+            EITHER(call, dispatch, n_counts) = E * size + i;
+            (void)snprintf(text, sizeof text, "n_counts is %d, must be e * W = %d", E * size + i, E * size);
+            either_refused(comm, &call, dispatch, text);
+        }
+        make_either(&call, comm, dispatch);
+        call.send[1] = -1;
+        either_refused(comm, &call, dispatch, "send_counts[1] is -1, must be at least 0");
+        make_either(&call, comm, dispatch);
+        call.recv[E * size - 1] = -3;
+        (void)snprintf(text, sizeof text, "recv_counts[%d] is -3, must be at least 0", E * size - 1);
+        either_refused(comm, &call, dispatch, text);
     }
-    make_combine(&call, comm, type_bf16);
-    call.send[1] = -1;
-    COMBINE_REFUSED(comm, call, "send_counts[1] is -1, must be at least 0");
-    make_combine(&call, comm, type_bf16);
-    call.recv[E * size - 1] = -3;
-    (void)snprintf(text, sizeof text, "recv_counts[%d] is -3, must be at least 0", E * size - 1);
-    COMBINE_REFUSED(comm, call, text);
     make_combine(&call, comm, type_bf16);
     call.send[0]++;
     (void)snprintf(text, sizeof text, "send_counts add up to %d, must be the %d rows of gmm_x", OP_ROWS * E * size + 1,
@@ -225,12 +248,15 @@ TEST_RANKS(sums_that_do_not_fit, "2")(tw_comm_t *comm)
 {
     op_call_t call;
     op_open(&call);
-    make_combine(&call, comm, type_bf16);
-    call.send[0] = call.send[1] = INT64_MAX / 2 + 1;
-    COMBINE_REFUSED(comm, call, "send_counts[1] is 4611686018427387904: the sum of the counts does not fit 64 bits");
-    make_combine(&call, comm, type_bf16);
-    call.recv[2] = INT64_MAX;
-    COMBINE_REFUSED(comm, call, "recv_counts[2] is 9223372036854775807: the sum");
+    for (int dispatch = 0; dispatch < 2; dispatch++) {
+        make_either(&call, comm, dispatch);
+        call.send[0] = call.send[1] = INT64_MAX / 2 + 1;
+        either_refused(comm, &call, dispatch,
+                       "send_counts[1] is 4611686018427387904: the sum of the counts does not fit 64 bits");
+        make_either(&call, comm, dispatch);
+        call.recv[2] = INT64_MAX;
+        either_refused(comm, &call, dispatch, "recv_counts[2] is 9223372036854775807: the sum");
+    }
     op_close(&call);
 }
 
@@ -278,12 +304,14 @@ TEST_RANKS(parts_of_a_shared_expert, "1")(tw_comm_t *comm)
     COMBINE_REFUSED(comm, call, "flags has TW_GMM_TRANS_MM_WEIGHT, but mm_x is NULL");
     call.combine.flags = 0;
     COMBINE_ACCEPTED(comm, call);
-    make_dispatch(&call, comm, type_bf16);
-    call.dispatch.mm_weight = NULL;
-    DISPATCH_REFUSED(comm, call, "mm_weight is NULL, and so is mm_packed");
-    make_dispatch(&call, comm, type_bf16);
-    call.dispatch.mm_y = NULL;
-    DISPATCH_REFUSED(comm, call, "mm_y is NULL");
+    for (int dispatch = 0; dispatch < 2; dispatch++) {
+        make_either(&call, comm, dispatch);
+        EITHER(call, dispatch, mm_weight) = NULL;
+        either_refused(comm, &call, dispatch, "mm_weight is NULL, and so is mm_packed");
+        make_either(&call, comm, dispatch);
+        EITHER(call, dispatch, mm_y) = NULL;
+        either_refused(comm, &call, dispatch, "mm_y is NULL");
+    }
     make_dispatch(&call, comm, type_bf16);
     call.dispatch.permute_out = NULL;
     DISPATCH_ACCEPTED(comm, call);
@@ -353,14 +381,15 @@ TEST_RANKS(overlap_with_counts, "1")(tw_comm_t *comm)
 {
     op_call_t call;
     op_open(&call);
-    for (int i = 0; i < 2; i++) {
-        make_combine(&call, comm, type_bf16);
+    for (int i = 0; i < 4; i++) {
+        const bool dispatch = i / 2, received = i % 2;
+        make_either(&call, comm, dispatch);
         int64_t *inside = call.y.t.data; /* its bytes change, so what OP_REFUSED looks at does too */
         inside[0] = inside[1] = OP_ROWS;
-        call.combine.send_counts = i ? call.send : inside;
-        call.combine.recv_counts = i ? inside : call.recv;
-        REFUSED(tw_gmm_alltoallv(comm, &call.combine), TW_ERR_ARGUMENT,
-                i ? "overlaps recv_counts" : "overlaps send_counts");
+        EITHER(call, dispatch, send_counts) = received ? call.send : inside;
+        EITHER(call, dispatch, recv_counts) = received ? inside : call.recv;
+        REFUSED(dispatch ? tw_alltoallv_gmm(comm, &call.dispatch) : tw_gmm_alltoallv(comm, &call.combine),
+                TW_ERR_ARGUMENT, received ? "overlaps recv_counts" : "overlaps send_counts");
     }
     op_close(&call);
 }
