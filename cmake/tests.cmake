@@ -125,6 +125,13 @@ foreach(name test_kernels_check model_kernels_check)
     endif()
 endforeach()
 
+# Runs the benchmark of test_kernels, and its cases with a kernel that is wrong.
+add_executable(kernels_fixture EXCLUDE_FROM_ALL tests/gemm/kernels_fixture.c $<TARGET_OBJECTS:test_kernels>)
+target_link_libraries(kernels_fixture PRIVATE test_harness tilewire_internal)
+target_link_options(kernels_fixture PRIVATE -Wl,--wrap=twi_gemm_f32_f32_f32_4x16x1__portable)
+set_target_properties(kernels_fixture PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+add_dependencies(test_kernels_options test_kernels kernels_fixture)
+
 target_link_options(test_arena PRIVATE -Wl,--wrap=aligned_alloc)
 target_link_options(test_ops_memory PRIVATE
     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=mmap,--wrap=madvise)
