@@ -66,15 +66,17 @@ expect bad "hygiene sees a long file" "$here/check_hygiene.sh" "$place/long"
 expect bad "headers sees one that needs another" "$here/check_headers.sh" "$place/alone"
 expect good "headers accepts one that stands alone" "$here/check_headers.sh" "$place/alone_good"
 
-library() { # library NAME CODE
-    echo "$2" | gcc -shared -fPIC -x c -o "$place/$1.so" -
+library() { # library NAME CODE [FLAG...]
+    echo "$2" | gcc -shared -fPIC -x c -o "$place/$1.so" "${@:3}" -
 }
 library tidy 'int tw_a; static int b; int *tw_b(void) { return &b; }'
 library leaky 'int tw_a; int twi_b;'
 library empty 'static int b __attribute__((unused));'
+library threaded 'int omp_get_max_threads(void); int tw_b(void) { return omp_get_max_threads(); }' -fopenmp
 expect good "symbols accepts tw_*" "$here/check_symbols.sh" "$place/tidy.so"
 expect bad "symbols sees twi_*" "$here/check_symbols.sh" "$place/leaky.so"
 expect bad "symbols sees an empty library" "$here/check_symbols.sh" "$place/empty.so"
+expect bad "symbols sees OpenMP" "$here/check_symbols.sh" "$place/threaded.so"
 
 harness() {
     "$build/tests/harness_fixture" >"$place/tap"
