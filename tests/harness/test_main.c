@@ -8,6 +8,7 @@
 #include "test.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -136,8 +137,11 @@ void test_fail(const char *file, int line, const char *format, ...)
     _exit(TEST_EXIT_FAILED);
 }
 
+/* Ranks may be threads, and all of them have a reason: the first one ends the case. */
 void test_skip(const char *reason)
 {
+    static pthread_mutex_t first = PTHREAD_MUTEX_INITIALIZER;
+    (void)pthread_mutex_lock(&first);
     if (g_skip_reason != NULL)
         (void)snprintf(g_skip_reason, REASON_MAX, "%s", reason);
     _exit(TEST_EXIT_SKIPPED);
