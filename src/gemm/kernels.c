@@ -36,24 +36,29 @@ int twi_gemm_kernel_usable(const twi_gemm_kernel_t *kernel, twi_isa_t level)
     return kernel->isa <= level && (!(kernel->flags & TWI_KERNEL_VNNI) || twi_cpu_vnni());
 }
 
-/* What is known of a row for a kind. Whoever does not know yet tries it, and what the first one found holds for all. */
+/*
+ * What is known of a row for a kind. Whoever does not know yet tries it, and what the first one found holds for all, and
+ * for good: a weight is packed for the kernel that was found before.
+ */
 typedef enum verdict { UNTRIED, WORKS, FAILS } verdict_t;
 static _Atomic verdict_t g_verdicts[sizeof twi_gemm_kernels / sizeof twi_gemm_kernels[0]][TWI_GEMM_KINDS];
 
 static verdict_t try_row(int row, twi_gemm_kind_t kind)
 {
-    _Atomic verdict_t *verdict = &g_verdicts[row][kind];
+    const char *name = twi_gemm_kernels[row].name;
     bool works;
-    /* Relaxed, here and below: a verdict says nothing of other memory. */
-    if (!twi_gemm_kernel_try(&twi_gemm_kernels[row], kind, &works))
-        return atomic_load_explicit(verdict, memory_order_relaxed);
-    const verdict_t found = works ? WORKS : FAILS;
+    const bool tried = twi_gemm_kernel_try(&twi_gemm_kernels[row], kind, &works);
+    const verdict_t found = !tried || works ? WORKS : FAILS;
     verdict_t known = UNTRIED;
-    if (!atomic_compare_exchange_strong_explicit(verdict, &known, found, memory_order_relaxed, memory_order_relaxed))
+    /* Relaxed, here and below: a verdict says nothing of other memory. */
+    if (!atomic_compare_exchange_strong_explicit(&g_verdicts[row][kind], &known, found, memory_order_relaxed,
+                                                 memory_order_relaxed))
         return known;
+    if (!tried)
+        TWI_LOG(WARN, "gemm", "no memory to try %s for %s: it is taken on trust", name, twi_gemm_kind_name(kind));
     if (found == FAILS)
-        TWI_LOG(ERROR, "gemm", "%s gives wrong sums for %s on this machine: a slower kernel is used",
-                twi_gemm_kernels[row].name, twi_gemm_kind_name(kind));
+        TWI_LOG(ERROR, "gemm", "%s gives wrong sums for %s on this machine: a slower kernel is used", name,
+                twi_gemm_kind_name(kind));
     return found;
 }
 
@@ -63,7 +68,7 @@ static bool trusted(int row, twi_gemm_kind_t kind)
     if (twi_gemm_kernels[row].isa == TWI_ISA_PORTABLE || !twi_config()->self_test)
         return true;
     const verdict_t known = atomic_load_explicit(&g_verdicts[row][kind], memory_order_relaxed);
-    return (known == UNTRIED ? try_row(row, kind) : known) != FAILS;
+    return (known == UNTRIED ? try_row(row, kind) : known) == WORKS;
 }
 
 const twi_gemm_kernel_t *twi_gemm_kernel_find(twi_gemm_kind_t kind, twi_isa_t level)
