@@ -19,8 +19,9 @@
  * call in", has the four exceptions).
  *
  * Return values are those of the original API: handles are >= 0 and -1 on failure, functions return
- * 0 or -1. tw_last_error() has the reason. Only Wait and Finalize block. One thread at a time uses a
- * tw_hccl_t, its core's; the objects of a context may be used at the same time. Everything here is since 0.1.
+ * 0 or -1. tw_last_error() has the reason. Only Wait and Finalize block, and tw_hccl_contexts_destroy where a
+ * session was not finalized. One thread at a time uses a tw_hccl_t, its core's; the objects of a context may be
+ * used at the same time. Everything here is since 0.1.
  */
 #include <tilewire/tilewire.h>
 
@@ -140,7 +141,7 @@ typedef struct tw_hccl_context tw_hccl_context_t;
  */
 TW_API TW_CHECKED tw_status_t tw_hccl_contexts_create(tw_comm_t *const *groups, uint32_t n_groups,
                                                       tw_hccl_context_t **contexts_out);
-/** Destroys all contexts of a launch with one call, before their communicators. */
+/** Destroys all contexts of a launch with one call, before their communicators; finalizes an open session. */
 TW_API void tw_hccl_contexts_destroy(tw_hccl_context_t **contexts, uint32_t n_groups);
 
 /* ---- One object a core ------------------------------------------------------------------------ */

@@ -239,7 +239,8 @@ TW_API TW_CHECKED tw_status_t tw_comm_barrier(tw_comm_t *comm);
  */
 TW_API TW_CHECKED tw_status_t tw_mem_alloc(tw_comm_t *comm, size_t bytes, void **ptr_out);
 
-/** Frees what tw_mem_alloc returned; NULL is fine. The caller knows that no peer uses it any more. Any thread. Since 0.1. */
+/** Frees what tw_mem_alloc returned; NULL is fine. The caller knows that no peer uses it any more. Any thread.
+ *  Since 0.1. */
 TW_API void tw_mem_free(tw_comm_t *comm, void *ptr);
 
 /**
@@ -712,15 +713,17 @@ TW_API TW_CHECKED tw_status_t tw_op_test(tw_op_t *op);
 
 #define TW_WAIT_FOREVER 0 /**< a timeout of tw_op_wait: none but the communicator's own deadlines */
 
-/** Does the rest. TW_OK: finished; TW_IN_PROGRESS: not after about timeout_ns, or TW_WAIT_FOREVER. TW_ERR_STATE when it was never started; once it has ended, the
- *  same again. Since 0.1. */
+/** Does the rest. TW_OK: finished. TW_IN_PROGRESS: not finished after about timeout_ns; never with
+ *  TW_WAIT_FOREVER, which has the communicator's own deadlines alone. TW_ERR_STATE when it was never started; once
+ *  it has ended, the same again. Since 0.1. */
 TW_API TW_CHECKED tw_status_t tw_op_wait(tw_op_t *op, uint64_t timeout_ns);
 
 /** Writes, ended by a NUL and cut off at `bytes`, how the operator is computed: of mm_reduce_scatter and mm_all_reduce
  *  the schedule that was chosen and why, of the others how rows come and go; and the kernel. Local. Since 0.1. */
 TW_API TW_CHECKED tw_status_t tw_op_explain(const tw_op_t *op, char *text, size_t bytes);
 
-/** Frees a prepared operator; NULL is fine. If it was started and not waited for, its communicator is lost. Since 0.1. */
+/** Frees a prepared operator; NULL is fine. If it was started and not waited for, its communicator is lost. Any
+ *  thread, if no other one uses the operator. Since 0.1. */
 TW_API void tw_op_release(tw_op_t *op);
 
 /* ---- Traces ----------------------------------------------------------------------------------- */
@@ -729,13 +732,14 @@ TW_API void tw_op_release(tw_op_t *op);
 typedef struct tw_trace_record {
     const char *what;  /**< "product" (also ", sum", ", shared"), "send", "reduce", "copy", "pack", "wait": constants */
     int32_t worker;    /**< 0..TILEWIRE_THREADS-1 */
-    int32_t peer;      /**< whom it is for, or from whom; -1: nobody */
+    int32_t peer;      /**< whom it is for, or from whom; -1: nobody, or several */
     int64_t row, rows; /**< of the product or matrix that it is about */
     int64_t col, cols;
     uint64_t begin_ns, end_ns; /**< CLOCK_MONOTONIC, which the processes of a host share */
 } tw_trace_event_t;
 
-/** Keeps the next n_events events of the communicator's operators, and forgets those before; 0 ends that. Local. Since 0.1. */
+/** Keeps the next n_events events of the communicator's operators, and forgets those before; 0 ends that. Local.
+ *  Since 0.1. */
 TW_API TW_CHECKED tw_status_t tw_trace_start(tw_comm_t *comm, size_t n_events);
 
 /** Event number `index` since tw_trace_start; TW_ERR_NOT_FOUND past the last one kept. Local, not while an

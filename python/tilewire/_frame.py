@@ -76,7 +76,7 @@ Run = Callable[[str, Communicator, Frame], None]
 
 
 def blame(error: Exception, **arguments: Any) -> NoReturn:
-    """Raises RuntimeError for the first tensor that is none of ours, or the first integer that is large, else `error`."""
+    """Raises RuntimeError for the first tensor that is none of ours, or integer that is large, else `error`."""
     for name, value in arguments.items():
         if value is not None and name not in _INTEGERS:
             require(value, name)

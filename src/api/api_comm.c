@@ -36,9 +36,8 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
     if (!comm)
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for a communicator");
     (void)pthread_mutex_init(&comm->heap_lock, NULL);
-    (void)pthread_mutex_init(&comm->prepared_lock, NULL);
     comm->profile = args->profile != TW_PROFILE_DEFAULT ? args->profile : (tw_profile_t)config->profile;
-    comm->rank_shown = twi_log_show_rank(boot->rank);
+    twi_log_show_rank(comm, boot->rank);
     const twi_transport_args_t transport = {
         .boot = boot,
         .veto = args->name ? twi_comm_table_add(comm, args->name, boot->rank) : TW_OK,
@@ -107,9 +106,7 @@ void tw_comm_destroy(tw_comm_t *comm)
     twi_engine_destroy(comm->engine);
     twi_transport_close(comm->transport);
     twi_heap_free_all(comm);
-    if (comm->rank_shown)
-        twi_log_hide_rank();
-    (void)pthread_mutex_destroy(&comm->prepared_lock);
+    twi_log_hide_rank(comm);
     (void)pthread_mutex_destroy(&comm->heap_lock);
     free(comm);
 }

@@ -145,29 +145,33 @@ static tw_status_t build(tw_op_t *op, twi_api_op_check_fn *check, const void *ar
 
 /* ---- Prepared operators of a communicator -------------------------------------------------------- */
 
+/* Of all lists, and of op->comm of what is in one: an operator may be released while its communicator is destroyed. */
+static pthread_mutex_t g_prepared_lock = PTHREAD_MUTEX_INITIALIZER;
+
 static void link_op(tw_op_t *op)
 {
     tw_comm_t *comm = op->comm;
-    (void)pthread_mutex_lock(&comm->prepared_lock);
+    (void)pthread_mutex_lock(&g_prepared_lock);
     op->next = comm->prepared;
     if (op->next)
         op->next->before = op;
     comm->prepared = op;
-    (void)pthread_mutex_unlock(&comm->prepared_lock);
+    (void)pthread_mutex_unlock(&g_prepared_lock);
 }
 
-/* Fine for one that was never linked, whose preparation failed. */
+/* Fine for one that is not linked: its communicator is gone, or its preparation failed. */
 static void unlink_op(tw_op_t *op)
 {
-    tw_comm_t *comm = op->comm;
-    (void)pthread_mutex_lock(&comm->prepared_lock);
-    if (op->next)
-        op->next->before = op->before;
-    if (op->before)
-        op->before->next = op->next;
-    else if (comm->prepared == op)
-        comm->prepared = op->next;
-    (void)pthread_mutex_unlock(&comm->prepared_lock);
+    (void)pthread_mutex_lock(&g_prepared_lock);
+    if (op->comm) {
+        if (op->next)
+            op->next->before = op->before;
+        if (op->before)
+            op->before->next = op->next;
+        else if (op->comm->prepared == op)
+            op->comm->prepared = op->next;
+    }
+    (void)pthread_mutex_unlock(&g_prepared_lock);
 }
 
 static tw_status_t check_op(const tw_op_t *op)
@@ -312,19 +316,21 @@ void tw_op_release(tw_op_t *op)
 {
     if (!op)
         return;
-    if (op->comm)
-        unlink_op(op);
-    twi_op_destroy(op->op);
+    unlink_op(op);
+    if (op->started)
+        twi_op_destroy(op->op);
     twi_op_memory_drop(&op->own);
     free(op);
 }
 
 void twi_comm_ops_end(tw_comm_t *comm)
 {
+    (void)pthread_mutex_lock(&g_prepared_lock);
     for (tw_op_t *op = comm->prepared; op; op = op->next) {
         op->op = NULL; /* one that runs is left to its peers, who see us leave */
         op->comm = NULL;
     }
+    (void)pthread_mutex_unlock(&g_prepared_lock);
     twi_ops_destroy(comm->ops);
     comm->ops = NULL;
     twi_op_memory_drop(&comm->memory);

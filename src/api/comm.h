@@ -18,8 +18,7 @@ typedef struct twi_heap_block {
 struct tw_comm {
     char name[TW_NAME_MAX + 1]; /* in the table; "" while rank 0 has not made one up */
     int rank;
-    bool ready;      /* can be found */
-    bool rank_shown; /* in the log lines of the thread that made it */
+    bool ready; /* can be found */
     twi_transport_t *transport;
     twi_engine_t *engine;
     pthread_mutex_t heap_lock;
@@ -31,11 +30,10 @@ struct tw_comm {
     _Atomic bool computing; /* a product or operator runs */
     struct twi_ops *ops;    /* NULL until the first operator */
     twi_op_memory_t memory; /* of operators that are one call, kept for the next */
-    tw_op_t *prepared;      /* operators that are not released, under prepared_lock */
-    pthread_mutex_t prepared_lock;
-    tw_profile_t profile; /* never DEFAULT */
-    bool fused;           /* operators use it under profile a2; under the lock of the table */
-    struct tw_comm *next; /* in the table of names */
+    tw_op_t *prepared;      /* operators that are not released, under a lock of api_op.c */
+    tw_profile_t profile;   /* never DEFAULT */
+    bool fused;             /* operators use it under profile a2; under the lock of the table */
+    struct tw_comm *next;   /* in the table of names */
 };
 
 /* The table of named communicators of this process (comm_table.c). */

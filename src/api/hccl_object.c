@@ -78,7 +78,7 @@ static tw_status_t set_tiling(tw_hccl_t *hccl, const void *cc_tiling)
     TW_TRY(twi_hccl_read_cc_tiling(cc_tiling, &tiling));
     const char *name = tw_comm_name(hccl->context->comm);
     if (strcmp(tiling.group_name, name) != 0)
-        TWI_LOG(WARN, "hccl", "tiling names group '%s', the context is of '%s', which is used", tiling.group_name,
+        TWI_LOG(INFO, "hccl", "tiling names group '%s', the context is of '%s', which is used", tiling.group_name,
                 name);
     const uint32_t bit = 1u << tiling.op_type;
     hccl->registered |= bit;

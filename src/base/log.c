@@ -45,6 +45,7 @@ static _Atomic(const log_state_t *) current; /* release in twi_log_setup, acquir
 static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool t_in_sink;
 static _Thread_local int t_rank = -1;
+static _Thread_local const void *t_rank_owner;
 
 static const log_state_t *state(void)
 {
@@ -121,17 +122,18 @@ void twi_log_setup(const char *spec, tw_log_fn sink, void *user)
     atomic_store_explicit(&current, &after_setup, memory_order_release);
 }
 
-bool twi_log_show_rank(int rank)
+void twi_log_show_rank(const void *owner, int rank)
 {
-    const bool free = t_rank < 0;
-    if (free)
-        t_rank = rank;
-    return free;
+    if (t_rank >= 0)
+        return;
+    t_rank = rank;
+    t_rank_owner = owner;
 }
 
-void twi_log_hide_rank(void)
+void twi_log_hide_rank(const void *owner)
 {
-    t_rank = -1;
+    if (t_rank_owner == owner)
+        t_rank = -1;
 }
 
 /* The last rule for a component wins. */

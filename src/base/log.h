@@ -24,9 +24,12 @@ bool twi_log_enabled(tw_log_level_t level, const char *component);
 void twi_log_write(tw_log_level_t level, const char *component, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* The rank shown in the lines of the calling thread: that of its first communicator. False if it shows one already. */
-bool twi_log_show_rank(int rank);
-void twi_log_hide_rank(void);
+/*
+ * The rank shown in the lines of the calling thread: that of `owner`, its first communicator, until this thread ends
+ * that one. Nothing else is done with the address.
+ */
+void twi_log_show_rank(const void *owner, int rank);
+void twi_log_hide_rank(const void *owner);
 
 /* Called once by tw_init, before other threads use the log. `spec` is TILEWIRE_LOG, checked already. */
 void twi_log_setup(const char *spec, tw_log_fn sink, void *user);

@@ -111,7 +111,7 @@ typedef struct twi_coll {
     void (*consume)(const twi_round_t *round, const uint8_t *const *staged, uint64_t first);
 } twi_coll_t;
 
-/* What colls.def says of a tw_hccl_cmd_t: "all_reduce", and whether it takes an op; "unknown task" and false for others. */
+/* What colls.def says of a tw_hccl_cmd_t: "all_reduce", and whether it takes an op; of others "unknown task", no. */
 const char *twi_command_name(uint32_t command);
 bool twi_command_reduces(uint32_t command);
 

@@ -445,8 +445,10 @@ TEST(log_levels)
 TEST(log_lines)
 {
     twi_log_setup("info", collect, logged);
-    CHECK(twi_log_show_rank(7));
-    CHECK(!twi_log_show_rank(8));
+    int first, second;
+    twi_log_show_rank(&first, 7);
+    twi_log_show_rank(&second, 8);
+    twi_log_hide_rank(&second);
     errno = EAGAIN;
     TWI_LOG(INFO, "shm", "slot %d: %m\nfaked line\x1b[0m", 4);
     CHECK_EQ(errno, EAGAIN);
@@ -458,7 +460,7 @@ TEST(log_lines)
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
     TWI_LOG(WARN, "shm", "%s", longer);
-    twi_log_hide_rank();
+    twi_log_hide_rank(&first);
     TWI_LOG(INFO, "shm", "nobody's");
     CHECK_CONTAINS(logged, " info shm test_base.c:");
 }
