@@ -18,7 +18,6 @@ static uint64_t stored(const twi_round_t *round, int src, int dst)
 }
 
 const twi_coll_t twi_coll_all_gather = {
-    .name = "all_gather",
     .command = TW_HCCL_CMD_ALLGATHER,
     .personal = false,
     .sent = sent,

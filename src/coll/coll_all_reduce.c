@@ -18,7 +18,6 @@ static uint64_t stored(const twi_round_t *round, int src, int dst)
 }
 
 const twi_coll_t twi_coll_all_reduce = {
-    .name = "all_reduce",
     .command = TW_HCCL_CMD_ALLREDUCE,
     .personal = false,
     .sent = sent,

@@ -17,7 +17,6 @@ static uint64_t stored(const twi_round_t *round, int src, int dst)
 }
 
 const twi_coll_t twi_coll_alltoall = {
-    .name = "alltoall",
     .command = TW_HCCL_CMD_ALLTOALL,
     .personal = true,
     .sent = sent,

@@ -17,7 +17,6 @@ static uint64_t stored(const twi_round_t *round, int src, int dst)
 }
 
 const twi_coll_t twi_coll_reduce_scatter = {
-    .name = "reduce_scatter",
     .command = TW_HCCL_CMD_REDUCE_SCATTER,
     .personal = true,
     .sent = sent,

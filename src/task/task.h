@@ -96,7 +96,6 @@ typedef struct twi_block {
 } twi_block_t;
 
 typedef struct twi_coll {
-    const char *name;
     uint32_t command; /* tw_hccl_cmd_t */
     bool personal;    /* every destination gets a block of its own; otherwise all get the same */
     /* What src sends to dst; looks at src's entry only, so that src can ask before dst has posted. */

@@ -373,7 +373,7 @@ static tw_status_t outcome(const twi_task_t *task, uint32_t rounds)
         return task->local_status;
     if (rounds > task->cancelled_from)
         return twi_fail(TW_ERR_PEER_LEFT, "%s task %" PRIu64 ": round %" PRIu32 " was cancelled by rank %d",
-                        task->coll->name, task->sequence, task->cancelled_from, task->canceller);
+                        twi_command_name(task->coll->command), task->sequence, task->cancelled_from, task->canceller);
     return TW_OK;
 }
 
@@ -411,7 +411,7 @@ static tw_status_t await(twi_engine_t *e, twi_need_t need)
         e->publish_task < e->n_tasks && e->must_stage &&
         e->ready_round - twi_engine_task(e, e->publish_task)->first < twi_engine_task(e, e->publish_task)->committed;
     const twi_await_t at = {
-        .name = task->coll->name,
+        .name = twi_command_name(task->coll->command),
         .number = task->sequence,
         .index = (uint32_t)(e->done_round - task->first),
         .epoch = TWI_EPOCH(e->done_round, e->done_step),

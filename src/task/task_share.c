@@ -53,11 +53,12 @@ static tw_status_t buffers_gone(const twi_engine_t *e, const twi_round_t *round)
         if (health == TWI_HEALTH_OK || r == e->rank)
             continue;
         if (health == TWI_HEALTH_FAILED || health == TWI_HEALTH_ABORTED)
-            return twi_fail((tw_status_t)h->status, "%s task %" PRIu64 ": rank %d gave up: %.300s", round->coll->name,
-                            twi_round_entry(round, round->rank)->number, r, h->reason);
+            return twi_fail((tw_status_t)h->status, "%s task %" PRIu64 ": rank %d gave up: %.300s",
+                            twi_command_name(round->coll->command), twi_round_entry(round, round->rank)->number, r,
+                            h->reason);
         if (twi_load(&twi_engine_board(e, r)->done) <= TWI_EPOCH(e->done_round, 0))
-            return twi_fail(TW_ERR_PEER_LEFT, "%s task %" PRIu64 ": rank %d left the communicator", round->coll->name,
-                            twi_round_entry(round, round->rank)->number, r);
+            return twi_fail(TW_ERR_PEER_LEFT, "%s task %" PRIu64 ": rank %d left the communicator",
+                            twi_command_name(round->coll->command), twi_round_entry(round, round->rank)->number, r);
     }
     return TW_OK;
 }
@@ -68,7 +69,7 @@ static tw_status_t run_one(twi_engine_t *e, const twi_round_t *round, int home, 
     if (status == TW_OK) {
         status = round->coll->run_chunk(round, home, chunk);
         if (status != TW_OK)
-            (void)twi_fail_prefix(status, "%s task %" PRIu64, round->coll->name,
+            (void)twi_fail_prefix(status, "%s task %" PRIu64, twi_command_name(round->coll->command),
                                   twi_round_entry(round, round->rank)->number);
     }
     if (status != TW_OK)
