@@ -88,8 +88,7 @@ void bench_pin(long first, int count);
  */
 int bench_hold_begin(bool wanted, int n_cpus);
 void bench_hold_end(int held);
-/* Leaves the calling thread n of its allowed CPUs that run as fast together as alone, and says which; all if there are
- * no more. */
+/* Leaves the calling thread n of its allowed CPUs that run as fast together as alone, and says which; or all of them. */
 void bench_choose_cores(int n);
 /* Runs a loop on n CPUs at the same time and leaves the rate of each. False if it cannot be run. */
 typedef bool bench_run_cpus_fn(const int *cpus, int n, int64_t duration_ns, double *rates_out);

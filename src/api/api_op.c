@@ -63,6 +63,43 @@ static tw_status_t check_profile(const tw_op_t *op)
                     tw_comm_name(comm), other);
 }
 
+/* ---- Prepared operators of a communicator -------------------------------------------------------- */
+
+/* Of all lists, and of op->comm of what is in one: an operator may be released while its communicator is destroyed. */
+static pthread_mutex_t g_prepared_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void link_op(tw_op_t *op)
+{
+    tw_comm_t *comm = op->comm;
+    (void)pthread_mutex_lock(&g_prepared_lock);
+    op->next = comm->prepared;
+    if (op->next)
+        op->next->before = op;
+    comm->prepared = op;
+    (void)pthread_mutex_unlock(&g_prepared_lock);
+}
+
+/* Fine for one that is not linked: its communicator is gone, or its preparation failed. */
+static void unlink_op(tw_op_t *op)
+{
+    (void)pthread_mutex_lock(&g_prepared_lock);
+    if (op->comm) {
+        if (op->next)
+            op->next->before = op->before;
+        if (op->before)
+            op->before->next = op->next;
+        else if (op->comm->prepared == op)
+            op->comm->prepared = op->next;
+    }
+    (void)pthread_mutex_unlock(&g_prepared_lock);
+}
+
+static tw_status_t check_op(const tw_op_t *op)
+{
+    TW_REQUIRE(op, "op is NULL");
+    return op->comm ? TW_OK : twi_fail(TW_ERR_STATE, "the communicator of op has been destroyed");
+}
+
 /* ---- Making ------------------------------------------------------------------------------------ */
 
 /* The structs of the call go away: what they say is copied. */
@@ -142,45 +179,6 @@ static tw_status_t build(tw_op_t *op, twi_api_op_check_fn *check, const void *ar
     TW_TRY(find_ops(op->comm));
     return twi_op_create(op->comm->ops, &op->problem, op->memory, &op->op);
 }
-
-/* ---- Prepared operators of a communicator -------------------------------------------------------- */
-
-/* Of all lists, and of op->comm of what is in one: an operator may be released while its communicator is destroyed. */
-static pthread_mutex_t g_prepared_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void link_op(tw_op_t *op)
-{
-    tw_comm_t *comm = op->comm;
-    (void)pthread_mutex_lock(&g_prepared_lock);
-    op->next = comm->prepared;
-    if (op->next)
-        op->next->before = op;
-    comm->prepared = op;
-    (void)pthread_mutex_unlock(&g_prepared_lock);
-}
-
-/* Fine for one that is not linked: its communicator is gone, or its preparation failed. */
-static void unlink_op(tw_op_t *op)
-{
-    (void)pthread_mutex_lock(&g_prepared_lock);
-    if (op->comm) {
-        if (op->next)
-            op->next->before = op->before;
-        if (op->before)
-            op->before->next = op->next;
-        else if (op->comm->prepared == op)
-            op->comm->prepared = op->next;
-    }
-    (void)pthread_mutex_unlock(&g_prepared_lock);
-}
-
-static tw_status_t check_op(const tw_op_t *op)
-{
-    TW_REQUIRE(op, "op is NULL");
-    return op->comm ? TW_OK : twi_fail(TW_ERR_STATE, "the communicator of op has been destroyed");
-}
-
-/* ---- Making, to the end ---------------------------------------------------------------------------- */
 
 static tw_status_t prepare(tw_comm_t *comm, twi_api_op_check_fn *check, const void *args, tw_op_t **op_out)
 {

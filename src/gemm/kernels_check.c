@@ -29,8 +29,7 @@ typedef struct limits {
 
 /*
  * By turns along k. bf16, fp16 and int8 have numbers of all their bits, fp16 also pairs that both have low parts
- * (F16X2).
- * fp32 has 14 of 24: K products stay below 2^24, up to which fp32 has every whole number, as do their parts.
+ * (F16X2). fp32 has 14 of 24: K products stay below 2^24, up to which fp32 has every whole number, as do their parts.
  */
 static const limits_t limits[TWI_GEMM_KINDS][PAIRS] = {
     [TWI_GEMM_F32] = {{16383, 5}, {5, 16383}, {295, 295}},
