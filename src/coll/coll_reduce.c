@@ -9,6 +9,7 @@
  */
 #include "coll/coll.h"
 #include "coll/reduce.h"
+#include "cpu/float_mode.h"
 
 #define ROUND_TO 64u /* shares start at multiples of this many elements */
 
@@ -40,10 +41,14 @@ uint64_t twi_reduce_n_chunks(const twi_round_t *round, int home)
     return (share(round, home).n + elems - 1) / elems;
 }
 
-static twi_reduce_fn kernel(const twi_round_t *round, bool stream)
+/* n elements from all ranks, whatever the floating-point mode of the thread that happens to do it. */
+static void reduce(const twi_round_t *round, void *const *targets, int n_targets, const void *const *sources,
+                   uint64_t n, bool stream)
 {
     const twi_entry_t *own = twi_round_entry(round, round->rank);
-    return twi_reduce_select(own->dtype, own->op, stream);
+    const twi_float_mode_t mode = twi_float_mode_begin();
+    twi_reduce_select(own->dtype, own->op, stream)(targets, n_targets, sources, round->size, n);
+    twi_float_mode_end(mode);
 }
 
 /* Whether the result of one rank is too large to be kept in cache. */
@@ -63,7 +68,7 @@ static tw_status_t reduce_chunk(const twi_round_t *round, int dst, span_t span, 
         const uint64_t offset = (round->coll->sent(round, src, dst).offset + span.first) * round->elem_bytes;
         TW_TRY(twi_round_load(round, src, offset, bytes, scratch + (size_t)src * bytes, &sources[src]));
     }
-    kernel(round, stream)(targets, n_targets, sources, round->size, span.n);
+    reduce(round, targets, n_targets, sources, span.n, stream);
     return TW_OK;
 }
 
@@ -125,5 +130,5 @@ void twi_reduce_consume(const twi_round_t *round, const uint8_t *const *staged, 
     for (int src = 0; src < size; src++)
         sources[src] = staged[src] + skip;
     void *to = (uint8_t *)(uintptr_t)own->recv + (round->coll->stored(round, rank, rank) + first) * round->elem_bytes;
-    kernel(round, result_streams(round, rank))(&to, 1, sources, size, n);
+    reduce(round, &to, 1, sources, n, result_streams(round, rank));
 }

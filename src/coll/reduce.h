@@ -10,7 +10,7 @@
  * operand is one, and order -0 below +0. One source: the result is that source, bit for bit. The
  * bits are the same at every ISA level. With two sources or more a NaN result is always the positive
  * quiet NaN 0x7fc00000 (fp16 0x7e00, bf16 0x7fc0), whatever the NaN operands were. Denormals are kept.
- * All of this holds in the default floating-point environment (round to nearest, no flush to zero).
+ * All of this holds in the mode of cpu/float_mode.h.
  */
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,7 +5,7 @@
  * Loops over many elements that turn what the caller has into what panels hold: one set of functions
  * per ISA level, which all give the same bits (but for the flush of dequant_bf16, see there). No
  * alignment is asked for, nothing outside the arrays is touched, n and rows may be 0. They hold in the
- * default floating-point environment.
+ * mode of cpu/float_mode.h.
  */
 #include <stdint.h>
 

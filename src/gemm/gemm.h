@@ -13,6 +13,7 @@
  * else: see kernels.h. k is never split between workers.
  */
 #include "base/status.h"
+#include "cpu/float_mode.h"
 #include "cpu/team.h"
 #include "gemm/epilogue.h"
 #include "gemm/pack.h"
@@ -168,7 +169,7 @@ static inline twi_gemm_panel_t twi_gemm_strip_panel(const twi_gemm_strip_t *stri
 
 /* A thread's floating-point mode and tile registers: around all calls below. */
 typedef struct twi_gemm_mode {
-    unsigned saved;
+    twi_float_mode_t floats;
     bool tiles;
 } twi_gemm_mode_t;
 

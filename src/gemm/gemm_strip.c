@@ -7,11 +7,6 @@
 #include "base/sizes.h"
 #include "gemm/strip.h"
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#define MXCSR_DEFAULT 0x1f80u /* nearest, no flush, all masked */
-#endif
-
 enum {
     LINE_BYTES = 64,
     AHEAD_BYTES = 4096, /* a panel that goes by once is asked for this far ahead */
@@ -24,11 +19,7 @@ enum {
 
 void twi_gemm_mode_begin(const twi_gemm_plan_t *plan, twi_gemm_mode_t *mode_out)
 {
-    twi_gemm_mode_t mode = {.tiles = (plan->kernel->flags & TWI_KERNEL_AMX) != 0};
-#if defined(__x86_64__)
-    mode.saved = _mm_getcsr();
-    _mm_setcsr(MXCSR_DEFAULT);
-#endif
+    const twi_gemm_mode_t mode = {twi_float_mode_begin(), (plan->kernel->flags & TWI_KERNEL_AMX) != 0};
     if (mode.tiles)
         twi_gemm_tiles_begin();
     *mode_out = mode;
@@ -38,10 +29,8 @@ void twi_gemm_mode_end(const twi_gemm_mode_t *mode)
 {
     if (mode->tiles)
         twi_gemm_tiles_end();
-#if defined(__x86_64__)
-    _mm_setcsr(mode->saved);
-    _mm_sfence(); /* a release store that follows does not wait for what went around the caches */
-#endif
+    twi_float_mode_end(mode->floats);
+    twi_stream_fence(); /* a release store that follows does not wait for what went around the caches */
 }
 
 /* ---- Panels ------------------------------------------------------------------------------------ */

@@ -353,11 +353,10 @@ static tw_status_t create_all_reduce(twi_op_t *op)
 static void invert_scales(const twi_op_t *op, mm_reduce_t *r)
 {
     const twi_op_problem_t *problem = &op->problem;
-    twi_gemm_mode_t mode;
-    twi_gemm_mode_begin(&op->plan, &mode);
+    const twi_float_mode_t mode = twi_float_mode_begin();
     r->inverts =
         r->wire->invert(problem->comm_scale_1, problem->comm_scale_2, problem->product.n, r->inverse, r->ratio);
-    twi_gemm_mode_end(&mode);
+    twi_float_mode_end(mode);
 }
 
 static void start(twi_op_t *op)

@@ -6,7 +6,7 @@
  * dequantise at the end. All in fp32, each operation rounded to nearest even. half() rounds fp32 to
  * fp16, keeping denormals and going to infinity; int8() rounds to nearest even and saturates, and a NaN
  * gives 0. No alignment beyond that of the pointer's type is asked for, but where results are streamed; nothing outside
- * the arrays is touched, rows and cols may be 0. They hold in the default floating-point environment. Any thread.
+ * the arrays is touched, rows and cols may be 0. They hold in the mode of cpu/float_mode.h. Any thread.
  */
 #include <stdbool.h>
 #include <stdint.h>
