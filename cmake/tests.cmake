@@ -117,6 +117,13 @@ foreach(name test_ops_stream model_ops_stream)
     endif()
 endforeach()
 
+# These count for how many workers tokens are.
+foreach(name test_dynamic_quant model_dynamic_quant)
+    if(TARGET ${name})
+        target_link_options(${name} PRIVATE -Wl,--wrap=twi_team_run)
+    endif()
+endforeach()
+
 # What a kernel is found to be is what these say.
 foreach(name test_kernels_check model_kernels_check)
     if(TARGET ${name})

@@ -89,9 +89,10 @@ def _quantised(rank: int, size: int, dynamic: bool) -> None:
     import tilewire
 
     w = torch.randint(-128, 128, (64, 48), generator=torch.Generator().manual_seed(1), dtype=torch.int8)
+    name = tilewire.Communicator.from_group().name
 
     def model(x, scale):
-        q, tokens = tilewire.dynamic_quant(x)
+        q, tokens = tilewire.dynamic_quant(x, name)
         y = tilewire.mm_all_reduce(q, w, dequant_scale=scale, pertoken_scale=tokens)
         columns = tilewire.trans_quant_param(scale)
         return q, tokens, y, columns, tilewire.matmul(q, w, dequant_scale=columns, out_dtype=torch.float16)

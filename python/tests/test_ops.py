@@ -8,6 +8,7 @@ import math
 import pytest
 import spawn
 import torch
+import torch.distributed as dist
 from matrices import randn
 
 
@@ -88,6 +89,9 @@ def _quantised(rank: int, size: int) -> None:
     ws = [torch.randint(-100, 100, (64, 48), generator=_seeded(r + 9), dtype=torch.int8) for r in range(size)]
     scale = torch.rand(48, generator=_seeded(3)) * 0.01 + 0.001
     quant = [tilewire.dynamic_quant(x) for x in xs]
+    large = randn(rank, 257, 300)
+    for mine, theirs in zip(tilewire.dynamic_quant(large), tilewire.dynamic_quant(large, dist.group.WORLD)):
+        assert torch.equal(mine, theirs)
     q, s = quant[rank]
     exact = [q_.double() @ w.double() for (q_, _), w in zip(quant, ws)]
     want = sum(e * scale.double() * s_.double()[:, None] for e, (_, s_) in zip(exact, quant))
@@ -227,7 +231,6 @@ def test_inputs() -> None:
 
 def _two_groups(rank: int, size: int) -> None:
     import tilewire
-    import torch.distributed as dist
 
     pairs = [dist.new_group([0, 1]), dist.new_group([1, 2])]
     world = tilewire.Communicator.from_group()

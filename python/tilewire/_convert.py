@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from ._frame import Operator, blame
 from ._lib import check, lib
 from ._tensor import as_optional, as_tensor, view
+from .comm import Communicator
 
 __all__ = ["dynamic_quant", "nz_from_nd", "nz_to_nd", "trans_quant_param"]
 
@@ -37,7 +38,7 @@ class _NoStruct(ctypes.Structure):
 _quant = Operator("tw_dynamic_quant", _NoStruct, n_results=2)
 
 
-def dynamic_quant(x: Any) -> "tuple[Tensor, Tensor]":
+def dynamic_quant(x: Any, comm: Optional[Communicator] = None) -> "tuple[Tensor, Tensor]":
     """tw_dynamic_quant"""
     x = as_tensor(x, "x")
     frame = _quant.take()
@@ -46,9 +47,14 @@ def dynamic_quant(x: Any) -> "tuple[Tensor, Tensor]":
         left.fill(x)
         y = torch.empty(x.shape, dtype=torch.int8, device="cpu")
         scale = torch.empty(x.shape[:-1], dtype=torch.float32, device="cpu")
-        check(lib.tw_dynamic_quant(left.address, low.fill(y), scales.fill(scale)))
+        views = left.address, low.fill(y), scales.fill(scale)
     except Exception as error:
         blame(error, x=x)
+    if comm is None:
+        check(lib.tw_dynamic_quant(None, *views))
+    else:
+        with comm.lock:
+            check(lib.tw_dynamic_quant(comm.handle or comm.live(), *views))
     _quant.free.append(frame)
     return y, scale
 

@@ -220,7 +220,7 @@ _PROTOTYPES = {
     "tw_nz_bytes": (c_int, [c_void_p, POINTER(c_size_t)]),
     "tw_nz_from_nd": (c_int, [c_void_p, c_void_p, c_size_t]),
     "tw_nz_to_nd": (c_int, [c_void_p, c_size_t, c_void_p]),
-    "tw_dynamic_quant": (c_int, [c_void_p, c_void_p, c_void_p]),
+    "tw_dynamic_quant": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "tw_weight_bytes": (c_int, [c_void_p, POINTER(c_size_t)]),
     "tw_weight_pack": (c_int, [c_void_p, POINTER(c_void_p)]),
     "tw_weight_open": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),

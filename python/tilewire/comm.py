@@ -373,3 +373,19 @@ def _after_fork() -> None:
 
 atexit.register(_close_all)
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _name(group: CommLike) -> str:
+    """What the operators in torch.ops call a group."""
+    if group is None:
+        return ""
+    if isinstance(group, str):
+        return group
+    if isinstance(group, Communicator):
+        return group.name
+    return group.group_name
+
+
+def made_name(group: CommLike) -> str:
+    """_name, with the communicator made where that is possible: not while tracing."""
+    return _name(group) if torch.compiler.is_compiling() else resolve(group).name

@@ -14,6 +14,7 @@ from torch import Tensor
 from . import _convert
 from ._tensor import as_tensor
 from ._watch import watched
+from .comm import CommLike, made_name, resolve
 
 __all__ = ["dynamic_quant", "nz_from_nd", "nz_to_nd", "trans_quant_param"]
 
@@ -40,9 +41,16 @@ def trans_quant_param(scale: Any, offset: Any = None, round_mode: int = 0) -> Te
     return _run(_ops.trans_quant_param, _convert.trans_quant_param, tensors, round_mode)
 
 
-def dynamic_quant(x: Any) -> "tuple[Tensor, Tensor]":
-    """Quantises each row of x (..., k) to int8 with a scale of its own: (y, scale), x is about y * scale."""
-    return _run(_ops.dynamic_quant, _convert.dynamic_quant, [_taken(x, "x")])
+def dynamic_quant(x: Any, group: CommLike = None) -> "tuple[Tensor, Tensor]":
+    """
+    Quantises each row of x (..., k) to int8 with a scale of its own: (y, scale), x is about y * scale.
+
+    group: whose workers compute, as in matmul; None: the calling thread. Nothing is sent.
+    """
+    x = _taken(x, "x")
+    if _tracing() or watched(x):
+        return _ops.dynamic_quant(x, None if group is None else made_name(group))
+    return _convert.dynamic_quant(x, None if group is None else resolve(group))
 
 
 def nz_from_nd(x: Any) -> Tensor:

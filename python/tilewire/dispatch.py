@@ -44,7 +44,7 @@ _SCHEMAS = (
     "reduce_scatter(Tensor x, str group) -> Tensor",
     "return_rows(Tensor x, SymInt[] send_counts, SymInt[] recv_counts, int experts, str group) -> Tensor",
     "trans_quant_param(Tensor scale, Tensor? offset, int round_mode) -> Tensor",
-    "dynamic_quant(Tensor x) -> (Tensor, Tensor)",
+    "dynamic_quant(Tensor x, str? group=None) -> (Tensor, Tensor)",
     "nz_from_nd(Tensor x) -> Tensor",
     "nz_to_nd(Tensor nz, SymInt[] shape) -> Tensor",
 )
@@ -151,6 +151,10 @@ def _return_rows(x: Tensor, send: Sequence[int], recv: Sequence[int], experts: i
     return collective.alltoallv(torch.cat(pieces), back, home, comm)
 
 
+def _dynamic_quant(x: Tensor, group: Optional[str] = None) -> "tuple[Tensor, Tensor]":
+    return raw.dynamic_quant(x, None if group is None else find(group))
+
+
 _kernel("mm_all_reduce", _mm_all_reduce)
 _kernel("mm_reduce_scatter", _mm_reduce_scatter)
 _kernel("all_gather_mm", _all_gather_mm)
@@ -162,7 +166,7 @@ _kernel("all_reduce", lambda x, group: collective.all_reduce(x, find(group)))
 _kernel("reduce_scatter", lambda x, group: collective.reduce_scatter(x, find(group)))
 _kernel("return_rows", _return_rows)
 for _name in _CONVERSIONS:
-    library.impl(_name, getattr(raw, _name), "CPU")
+    library.impl(_name, getattr(raw, _name) if _name != "dynamic_quant" else _dynamic_quant, "CPU")
     library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 
@@ -240,7 +244,7 @@ def _(scale, offset, round_mode):
 
 
 @_fake("dynamic_quant")
-def _(x):
+def _(x, group=None):
     torch._check(x.dim() >= 1, lambda: f"x.ndim is {x.dim()}, must be at least 1")
     return x.new_empty(x.shape, dtype=torch.int8), x.new_empty(x.shape[:-1], dtype=torch.float32)
 

@@ -20,7 +20,7 @@ from . import autograd, raw  # noqa: F401
 from ._plan import SEEN_CPU, again
 from ._tensor import as_counts, as_optional, as_tensor
 from ._watch import TENSORS, watched, watching
-from .comm import CommLike, Communicator, resolve
+from .comm import CommLike, Communicator, made_name, resolve
 from .dispatch import TURNED
 from .weights import Weight, WeightLike
 
@@ -51,22 +51,6 @@ def _quick_grouped(
         weight = weight.transpose(-1, -2)
     comm = group if type(group) is Communicator else resolve(group)
     return again(comm, name, SEEN_CPU, x, weight, (), options, send, recv)
-
-
-def _name(group: CommLike) -> str:
-    """What the operators in torch.ops call a group."""
-    if group is None:
-        return ""
-    if isinstance(group, str):
-        return group
-    if isinstance(group, Communicator):
-        return group.name
-    return group.group_name
-
-
-def _made(group: CommLike) -> str:
-    """_name, with the communicator made where that is possible: not while tracing."""
-    return _name(group) if _compiling() else resolve(group).name
 
 
 def _split(x2: Optional[WeightLike]) -> "tuple[Optional[Tensor], str]":
@@ -145,7 +129,7 @@ def mm_all_reduce(
                 dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2, wire, rounds, out_dtype,
             )  # fmt: skip
     return _ops.mm_all_reduce(
-        x1, *_split(x2), _made(group), bias, x3, antiquant_scale, antiquant_offset, antiquant_group_size,
+        x1, *_split(x2), made_name(group), bias, x3, antiquant_scale, antiquant_offset, antiquant_group_size,
         dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2, wire, rounds, out_dtype, replicated,
     )  # fmt: skip
 
@@ -177,7 +161,7 @@ def mm_reduce_scatter(
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
         if not watched(x1, x2, bias):
             return raw.mm_reduce_scatter(x1, x2, resolve(group), bias, x1_scale, x2_scale, out_dtype, wire, rounds)
-    return _ops.mm_reduce_scatter(x1, *_split(x2), _made(group), bias, x1_scale, x2_scale, out_dtype, wire, rounds)
+    return _ops.mm_reduce_scatter(x1, *_split(x2), made_name(group), bias, x1_scale, x2_scale, out_dtype, wire, rounds)
 
 
 def all_gather_mm(
@@ -212,7 +196,7 @@ def all_gather_mm(
     if _wants_grad(x2):
         gathers = True
     y, gathered = _ops.all_gather_mm(
-        x1, *_split(x2), _made(group), bias, gathers, x1_scale, x2_scale, out_dtype, rounds
+        x1, *_split(x2), made_name(group), bias, gathers, x1_scale, x2_scale, out_dtype, rounds
     )
     return y, gathered if gather_output else None
 
@@ -264,7 +248,7 @@ def gmm_alltoallv(
             )  # fmt: skip
     w, key, trans = _split_experts(gmm_weight, trans_gmm_weight)
     mm_w, mm_key, mm_trans = _split_experts(mm_weight, trans_mm_weight)
-    y, mm_y = _ops.gmm_alltoallv(gmm_x, w, key, send, recv, _made(group), mm_x, mm_w, mm_key, trans, mm_trans, rounds)
+    y, mm_y = _ops.gmm_alltoallv(gmm_x, w, key, send, recv, made_name(group), mm_x, mm_w, mm_key, trans, mm_trans, rounds)
     return y, None if mm_x is None else mm_y
 
 
@@ -309,7 +293,7 @@ def alltoallv_gmm(
     w, key, trans = _split_experts(gmm_weight, trans_gmm_weight)
     mm_w, mm_key, mm_trans = _split_experts(mm_weight, trans_mm_weight)
     y, mm_y, rows = _ops.alltoallv_gmm(
-        gmm_x, w, key, send, recv, _made(group), mm_x, mm_w, mm_key, trans, mm_trans, permutes, rounds
+        gmm_x, w, key, send, recv, made_name(group), mm_x, mm_w, mm_key, trans, mm_trans, permutes, rounds
     )
     return y, None if mm_x is None else mm_y, rows if permute_out else None
 
@@ -348,7 +332,7 @@ def matmul(
                 antiquant_group_size, dequant_scale, pertoken_scale, counts, out_dtype,
             )  # fmt: skip
     return _ops.matmul(
-        x1, *_split(x2), None if group is None else _made(group), bias, x3, antiquant_scale, antiquant_offset,
+        x1, *_split(x2), None if group is None else made_name(group), bias, x3, antiquant_scale, antiquant_offset,
         antiquant_group_size, dequant_scale, pertoken_scale, None if counts is None else _listed(counts, "counts"),
         out_dtype, False,
     )  # fmt: skip

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversions: checks the tensors and calls src/quant. No state, any thread. */
+/* Conversions: checks the tensors and calls src/quant. */
 #include <inttypes.h>
 
+#include "api/comm.h"
 #include "base/status.h"
 #include "base/tensor.h"
+#include "cpu/float_mode.h"
 #include "quant/quant.h"
 
 /* ---- Dequantisation patterns ------------------------------------------------------------------ */
@@ -48,7 +50,9 @@ tw_status_t tw_trans_quant_param(const tw_tensor_t *scale, const tw_tensor_t *of
     TW_TRY(twi_tensor_check_output(out, "out"));
     TW_TRY(twi_tensor_check_dtype(out, "out", TWI_DTYPE_BIT(TWI_INT64) | TWI_DTYPE_BIT(TWI_UINT64)));
     TW_TRY(twi_tensor_check_sizes(out, "out", shape, scale->ndim, "the shape of scale and offset"));
+    const twi_float_mode_t mode = twi_float_mode_begin();
     twi_quant_param_fill(scale, offset, round_mode, out);
+    twi_float_mode_end(mode);
     return TW_OK;
 }
 
@@ -99,7 +103,7 @@ tw_status_t tw_nz_to_nd(const void *nz, size_t nz_bytes, const tw_tensor_t *nd)
 
 /* ---- Per-token int8 --------------------------------------------------------------------------- */
 
-tw_status_t tw_dynamic_quant(const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale)
+static tw_status_t check_tokens(const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale)
 {
     TW_TRY(twi_tensor_check(x, "x"));
     TW_TRY(
@@ -110,7 +114,21 @@ tw_status_t tw_dynamic_quant(const tw_tensor_t *x, const tw_tensor_t *y, const t
     TW_TRY(twi_tensor_check_sizes(y, "y", x->shape, x->ndim, "the shape of x"));
     TW_TRY(twi_tensor_check_output(scale, "scale"));
     TW_TRY(twi_tensor_check_dtype(scale, "scale", TWI_DTYPE_BIT(TWI_FP32)));
-    TW_TRY(twi_tensor_check_sizes(scale, "scale", x->shape, x->ndim - 1, "the shape of x without its last dimension"));
-    twi_quant_tokens(x, y, scale);
-    return TW_OK;
+    return twi_tensor_check_sizes(scale, "scale", x->shape, x->ndim - 1, "the shape of x without its last dimension");
+}
+
+tw_status_t tw_dynamic_quant(tw_comm_t *comm, const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale)
+{
+    TW_TRY(check_tokens(x, y, scale));
+    if (!comm) {
+        twi_quant_tokens(NULL, x, y, scale);
+        return TW_OK;
+    }
+    twi_team_t *team = NULL;
+    TW_TRY(twi_comm_enter(comm));
+    const tw_status_t status = twi_comm_team(comm, &team);
+    if (status == TW_OK)
+        twi_quant_tokens(team, x, y, scale);
+    twi_comm_leave(comm);
+    return status;
 }

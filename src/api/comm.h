@@ -51,11 +51,15 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
 /* Collective over `comm`: everybody's `bytes` bytes in rank order. */
 tw_status_t twi_comm_allgather(tw_comm_t *comm, const void *in, void *out, size_t bytes);
 
-/* Where products of this rank are computed; made by the first call (comm_workers.c). */
+/* Who computes for this rank, and where products are computed; made by the first call (comm_workers.c). */
+tw_status_t twi_comm_team(tw_comm_t *comm, twi_team_t **team_out);
 tw_status_t twi_comm_space(tw_comm_t *comm, twi_gemm_space_t **space_out);
 void twi_comm_workers_end(tw_comm_t *comm);
 
-/* For products, operators and tw_trace_start, one at a time: TW_ERR_STATE while another thread is inside one. */
+/*
+ * For products, operators, tw_dynamic_quant and tw_trace_start, one at a time: TW_ERR_STATE while another thread is
+ * inside one.
+ */
 tw_status_t twi_comm_enter(tw_comm_t *comm);
 void twi_comm_leave(tw_comm_t *comm);
 

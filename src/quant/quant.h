@@ -3,8 +3,8 @@
 #define TWI_QUANT_QUANT_H
 /*
  * Conversions between number formats and layouts: dequantisation patterns, NZ, per-token int8. The
- * arithmetic is part of the contract and holds in the default floating-point environment (round to
- * nearest, no flush to zero). Callers have checked tensors, types and shapes. Any thread.
+ * arithmetic is part of the contract and, but for tokens, holds in the mode of cpu/float_mode.h. Callers have
+ * checked tensors, types and shapes. Any thread.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,6 +12,7 @@
 #include <tilewire/tilewire.h>
 
 #include "base/dtype.h"
+#include "cpu/team.h"
 
 /* To the nearest integer, ties to even; |value| is at most 2^22. */
 static inline int32_t twi_quant_rne(float value)
@@ -62,7 +63,7 @@ void twi_quant_nz_to_nd(const twi_quant_nz_t *plan, const void *nz, const tw_ten
 
 /* ---- Per-token int8 --------------------------------------------------------------------------- */
 
-/* The arithmetic of tw_dynamic_quant. */
-void twi_quant_tokens(const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale);
+/* The arithmetic of tw_dynamic_quant, in any floating-point mode. NULL: by the calling thread. */
+void twi_quant_tokens(twi_team_t *team, const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale);
 
 #endif

@@ -7,9 +7,13 @@
 #include "quant/quant_token.h"
 
 #include "base/tensor.h"
+#include "cpu/float_mode.h"
 #include "quant/quant.h"
 
-enum { PIECE = 512 };
+enum {
+    PIECE = 512,
+    TEAM_ELEMENTS = 1 << 16, /* fewer of them take less time than waking a worker: ten microseconds */
+};
 #define INFINITE 0x7f800000u
 #define QUIET_NAN 0x7fc00000u
 
@@ -76,22 +80,48 @@ static float quantise_row(const twi_token_kernels_t *kernels, const row_t *row)
     return scale;
 }
 
-void twi_quant_tokens(const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale)
+typedef struct tokens {
+    const tw_tensor_t *x, *y, *scale;
+    int n_lead; /* dimensions of rows */
+    int64_t n_rows;
+    row_t row; /* what all have in common */
+} tokens_t;
+
+/* A worker's share of the rows. */
+static void quantise_share(void *arg, int worker, int n_workers)
 {
+    const tokens_t *t = arg;
     const twi_token_kernels_t *kernels = twi_token_kernels(twi_cpu_isa());
-    const int n_lead = x->ndim - 1;
-    const int64_t n_rows = twi_tensor_count(x, 0, n_lead), item = (int64_t)twi_tensor_item_bytes(x);
-    row_t row = {
-        .x_step = twi_tensor_stride(x, n_lead) * item,
-        .y_step = twi_tensor_stride(y, n_lead),
-        .n = x->shape[n_lead],
-        .item_bytes = item,
-        .dtype = twi_tensor_dtype(x),
-    };
-    for (int64_t i = 0; i < n_rows; i++) {
-        row.x = row.n > 0 ? twi_tensor_at(x, n_lead, i) : NULL;
-        row.y = row.n > 0 ? twi_tensor_at(y, n_lead, i) : NULL;
-        float *row_scale = twi_tensor_at(scale, n_lead, i);
+    const int64_t end = t->n_rows * (worker + 1) / n_workers;
+    const twi_float_mode_t mode = twi_float_mode_begin();
+    for (int64_t i = t->n_rows * worker / n_workers; i < end; i++) {
+        row_t row = t->row;
+        row.x = row.n > 0 ? twi_tensor_at(t->x, t->n_lead, i) : NULL;
+        row.y = row.n > 0 ? twi_tensor_at(t->y, t->n_lead, i) : NULL;
+        float *row_scale = twi_tensor_at(t->scale, t->n_lead, i);
         *row_scale = quantise_row(kernels, &row);
     }
+    twi_float_mode_end(mode);
+}
+
+void twi_quant_tokens(twi_team_t *team, const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale)
+{
+    const int n_lead = x->ndim - 1;
+    const int64_t item = (int64_t)twi_tensor_item_bytes(x);
+    tokens_t tokens = {
+        .x = x,
+        .y = y,
+        .scale = scale,
+        .n_lead = n_lead,
+        .n_rows = twi_tensor_count(x, 0, n_lead),
+        .row =
+            {
+                .x_step = twi_tensor_stride(x, n_lead) * item,
+                .y_step = twi_tensor_stride(y, n_lead),
+                .n = x->shape[n_lead],
+                .item_bytes = item,
+                .dtype = twi_tensor_dtype(x),
+            },
+    };
+    twi_team_run(tokens.n_rows * tokens.row.n >= TEAM_ELEMENTS ? team : NULL, quantise_share, &tokens);
 }

@@ -3,8 +3,8 @@
 #define TWI_QUANT_QUANT_TOKEN_H
 /*
  * The two steps of per-token int8, on n contiguous elements of `type`: TWI_FP32, TWI_FP16 or TWI_BFP16. No alignment
- * beyond that of the type is asked for, nothing outside the arrays is touched, n may be 0. They hold in the default
- * floating-point environment. Any thread.
+ * beyond that of the type is asked for, nothing outside the arrays is touched, n may be 0. They hold in the
+ * mode of cpu/float_mode.h. Any thread.
  */
 #include <stdint.h>
 

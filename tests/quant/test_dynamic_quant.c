@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Per-token int8, bit for bit against a model in double arithmetic. */
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "base/dtype.h"
 #include "quant/quant.h"
 #include "tensors.h"
@@ -51,7 +55,7 @@ static void check_rows(tw_dtype_t dtype, void *x, int64_t rows, int64_t k)
     const tw_tensor_t in = make_tensor(x, dtype, 2, shape), out = make_tensor(y, type_int8, 2, shape);
     const tw_tensor_t scales = make_tensor(scale, type_fp32, 1, shape);
     memset(y, 0x55, (size_t)(rows * k));
-    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    CHECK_OK(tw_dynamic_quant(NULL, &in, &out, &scales));
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = 0; i < k; i++)
             row[i] = widen(dtype, x, r * k + i);
@@ -79,7 +83,7 @@ TEST(tokens_ties)
     float scale = 0.0f;
     const tw_tensor_t in = make_tensor(x, type_fp32, 1, shape), out = make_tensor(y, type_int8, 1, shape);
     const tw_tensor_t scales = make_tensor(&scale, type_fp32, 0, NULL);
-    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    CHECK_OK(tw_dynamic_quant(NULL, &in, &out, &scales));
     CHECK_EQ(twi_f32_bits(scale), twi_f32_bits(1.0f));
     for (int i = 0; i < LENGTH(x); i++)
         CHECK_EQ(y[i], expected[i]);
@@ -118,7 +122,7 @@ TEST(tokens_saturate)
     float scale = 0.0f;
     const tw_tensor_t in = make_tensor(x, type_fp32, 1, shape), out = make_tensor(y, type_int8, 1, shape);
     const tw_tensor_t scales = make_tensor(&scale, type_fp32, 0, NULL);
-    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    CHECK_OK(tw_dynamic_quant(NULL, &in, &out, &scales));
     CHECK_EQ(twi_f32_bits(scale), 1);
     for (int i = 0; i < 4; i++)
         CHECK_EQ(y[i], expected[i]);
@@ -185,8 +189,8 @@ TEST(tokens_strides)
     in.strides = x_strides;
     out.strides = y_strides;
     scales.strides = s_strides;
-    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
-    CHECK_OK(tw_dynamic_quant(&plain_in, &plain_out, &plain_scales));
+    CHECK_OK(tw_dynamic_quant(NULL, &in, &out, &scales));
+    CHECK_OK(tw_dynamic_quant(NULL, &plain_in, &plain_out, &plain_scales));
     for (int i = 0; i < A * B * K; i++) {
         const int a = i / (B * K), b = i / K % B, k = i % K;
         CHECK_EQ(twi_f32_bits(scale[b][a]), twi_f32_bits(plain_scale[a][b]));
@@ -217,8 +221,8 @@ static void check_steps(int64_t k, int64_t x_step, int64_t y_step, float special
     for (int64_t i = 0; i < k; i++)
         plain_x[i] = x_first[i * x_step];
     memset(y, 0x55, (size_t)y_span);
-    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
-    CHECK_OK(tw_dynamic_quant(&plain_in, &plain_out, &plain_scales));
+    CHECK_OK(tw_dynamic_quant(NULL, &in, &out, &scales));
+    CHECK_OK(tw_dynamic_quant(NULL, &plain_in, &plain_out, &plain_scales));
     CHECK_EQ(twi_f32_bits(scale), twi_f32_bits(plain_scale));
     for (int64_t i = 0; i < y_span; i++) {
         const bool ours = i % llabs(y_step) == 0;
@@ -249,12 +253,115 @@ TEST(tokens_empty)
     float scale[] = {1.0f, 1.0f, 1.0f};
     tw_tensor_t in = make_tensor(NULL, type_bf16, 2, no_rows), out = make_tensor(NULL, type_int8, 2, no_rows);
     tw_tensor_t scales = make_tensor(NULL, type_fp32, 1, no_rows);
-    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    CHECK_OK(tw_dynamic_quant(NULL, &in, &out, &scales));
     in.shape = out.shape = scales.shape = no_columns;
     scales.data = scale;
-    CHECK_OK(tw_dynamic_quant(&in, &out, &scales));
+    CHECK_OK(tw_dynamic_quant(NULL, &in, &out, &scales));
     for (int i = 0; i < 3; i++)
         CHECK_EQ(twi_f32_bits(scale[i]), 0);
+}
+
+/* ---- Workers ---------------------------------------------------------------------------------- */
+
+enum { ROWS = 331, WIDTH = 415 }; /* enough for workers to be woken */
+
+typedef struct batch {
+    float x[ROWS][WIDTH];
+    int8_t y[ROWS][WIDTH];
+    float scale[ROWS];
+    int64_t shape[2];
+    tw_tensor_t in, out, scales;
+} batch_t;
+
+/* Every third row has a denormal scale. */
+static batch_t *new_batch(void)
+{
+    batch_t *b = must_alloc(sizeof *b);
+    memset(b, 0x55, sizeof *b);
+    b->shape[0] = ROWS;
+    b->shape[1] = WIDTH;
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < WIDTH; j++)
+            b->x[i][j] = ((float)(random_bits() % 2001u) - 1000.0f) * (i % 3 ? 0.37f : 0x1p-138f);
+    b->in = make_tensor(b->x, type_fp32, 2, b->shape);
+    b->out = make_tensor(b->y, type_int8, 2, b->shape);
+    b->scales = make_tensor(b->scale, type_fp32, 1, b->shape);
+    return b;
+}
+
+static void check_batch(batch_t *b)
+{
+    for (int i = 0; i < ROWS; i++) {
+        const float scale = model_scale(b->x[i], WIDTH);
+        CHECK_EQ(twi_f32_bits(b->scale[i]), twi_f32_bits(scale));
+        for (int j = 0; j < WIDTH; j++)
+            CHECK_EQ(b->y[i][j], model_value(b->x[i][j], scale));
+    }
+    free(b);
+}
+
+/* Between twi_quant_tokens and the team. */
+static _Thread_local int last_size;
+void __real_twi_team_run(twi_team_t *team, twi_team_fn fn, void *arg);
+void __wrap_twi_team_run(twi_team_t *team, twi_team_fn fn, void *arg);
+void __wrap_twi_team_run(twi_team_t *team, twi_team_fn fn, void *arg)
+{
+    last_size = twi_team_size(team);
+    __real_twi_team_run(team, fn, arg);
+}
+
+/* Callers flush denormals and round up or down; workers inherit that of the thread that makes them. */
+TEST(tokens_of_workers_in_any_mode)
+{
+    static const unsigned modes[] = {0x1f80, 0x9fc0, 0x5f80, 0x3f80, 0xffc0};
+    random_start();
+    for (int i = 0; i < LENGTH(modes); i++) {
+        batch_t *alone = new_batch(), *shared = new_batch();
+        twi_team_t *team = NULL;
+#if defined(__x86_64__)
+        const unsigned before = _mm_getcsr();
+        _mm_setcsr(modes[i]);
+#endif
+        const tw_status_t made = twi_team_create(3, 1, &team);
+        twi_quant_tokens(NULL, &alone->in, &alone->out, &alone->scales);
+        const int size_alone = last_size;
+        twi_quant_tokens(team, &shared->in, &shared->out, &shared->scales);
+#if defined(__x86_64__)
+        const unsigned after = _mm_getcsr();
+        _mm_setcsr(before);
+        CHECK_EQ(after & 0xffc0, modes[i] & 0xffc0);
+#endif
+        CHECK_OK(made);
+        CHECK_EQ(size_alone, 1);
+        CHECK_EQ(last_size, 3);
+        twi_team_destroy(team);
+        check_batch(alone);
+        check_batch(shared);
+    }
+}
+
+TEST(tokens_too_few_for_workers)
+{
+    twi_team_t *team = NULL;
+    CHECK_OK(twi_team_create(3, 1, &team));
+    batch_t *b = new_batch();
+    b->shape[0] = 8;
+    twi_quant_tokens(team, &b->in, &b->out, &b->scales);
+    CHECK_EQ(last_size, 1);
+    twi_team_destroy(team);
+    CHECK_EQ(twi_f32_bits(b->scale[7]), twi_f32_bits(model_scale(b->x[7], WIDTH)));
+    CHECK_EQ(b->y[8][0], 0x55);
+    free(b);
+}
+
+TEST_RANKS(tokens_on_communicators, "1,2")(tw_comm_t *comm)
+{
+    random_start();
+    for (int i = 0; i < 3; i++) {
+        batch_t *b = new_batch();
+        CHECK_OK(tw_dynamic_quant(comm, &b->in, &b->out, &b->scales));
+        check_batch(b);
+    }
 }
 
 /* ---- Misuse ----------------------------------------------------------------------------------- */
@@ -271,16 +378,16 @@ TEST(tokens_bad_arguments)
     const tw_tensor_t half_scale = make_tensor(x, type_fp16, 1, shape);
     tw_tensor_t heaped = scales;
     heaped.strides = zero;
-    CHECK_REFUSED(tw_dynamic_quant(NULL, &out, &scales), "x is NULL");
-    CHECK_REFUSED(tw_dynamic_quant(&bytes, &out, &scales), "x.dtype is int8, must be fp16, fp32 or bf16");
-    CHECK_REFUSED(tw_dynamic_quant(&scalar, &out, &scales), "x.ndim is 0");
-    CHECK_REFUSED(tw_dynamic_quant(&in, NULL, &scales), "y is NULL");
-    CHECK_REFUSED(tw_dynamic_quant(&in, &in, &scales), "y.dtype is fp32, must be int8");
-    CHECK_REFUSED(tw_dynamic_quant(&in, &turned, &scales), "y.shape is (3, 2), must be (2, 3)");
-    CHECK_REFUSED(tw_dynamic_quant(&in, &out, NULL), "scale is NULL");
-    CHECK_REFUSED(tw_dynamic_quant(&in, &out, &half_scale), "scale.dtype is fp16");
-    CHECK_REFUSED(tw_dynamic_quant(&in, &out, &long_scale), "scale.shape is (3), must be (2)");
-    CHECK_REFUSED(tw_dynamic_quant(&in, &out, &in), "scale.shape is (2, 3), must be (2)");
-    CHECK_REFUSED(tw_dynamic_quant(&in, &out, &heaped), "scale.strides[0] is 0");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, NULL, &out, &scales), "x is NULL");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &bytes, &out, &scales), "x.dtype is int8, must be fp16, fp32 or bf16");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &scalar, &out, &scales), "x.ndim is 0");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, NULL, &scales), "y is NULL");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &in, &scales), "y.dtype is fp32, must be int8");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &turned, &scales), "y.shape is (3, 2), must be (2, 3)");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &out, NULL), "scale is NULL");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &out, &half_scale), "scale.dtype is fp16");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &out, &long_scale), "scale.shape is (3), must be (2)");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &out, &in), "scale.shape is (2, 3), must be (2)");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &out, &heaped), "scale.strides[0] is 0");
     CHECK(scale[0] == 7 && scale[1] == 7);
 }

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dequantisation patterns, bit for bit against a model in double arithmetic. */
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "base/dtype.h"
 #include "quant/quant.h"
 #include "tensors.h"
@@ -55,6 +59,24 @@ TEST(param_table)
     CHECK_EQ(convert(1.0f, &up, 0), 0x40403F800000);
     CHECK_EQ(convert(1.0f, &down, 0), 0x7F803F800000);
 }
+
+#if defined(__x86_64__)
+/* A caller that rounds down, or up. */
+TEST(param_in_any_mode)
+{
+    const float up = 2.75f, down = -3.25f;
+    const unsigned before = _mm_getcsr();
+    for (unsigned mode = 0x3f80; mode <= 0x5f80; mode += 0x2000) {
+        _mm_setcsr(mode);
+        const uint64_t params[] = {convert(1.0f, &up, 0), convert(1.0f, &down, 0)};
+        const unsigned after = _mm_getcsr();
+        _mm_setcsr(before);
+        CHECK_EQ(after & 0x6000, mode & 0x6000);
+        CHECK_EQ(params[0] >> 37 & 0x1ff, 3);
+        CHECK_EQ(params[1] >> 37 & 0x1ff, 0x1fd);
+    }
+}
+#endif
 
 TEST(param_round_examples)
 {
