@@ -255,6 +255,60 @@ def test_packed_weights_have_no_gradient() -> None:
     spawn.run(_no_gradient, 1)
 
 
+def _scales(rank: int, size: int) -> None:
+    """Scales get none either, and that is said, compiled or not, by a call like an earlier one or not."""
+    import tilewire
+
+    q, v, tokens = torch.ones(4, 64, dtype=torch.int8), torch.ones(64, 32, dtype=torch.int8), torch.ones(4)
+    scale = torch.nn.Parameter(torch.full((32,), 0.01))
+    calls = [
+        lambda: tilewire.mm_all_reduce(q, v, dequant_scale=scale, pertoken_scale=tokens),
+        lambda: tilewire.mm_reduce_scatter(q, v, x2_scale=scale),
+        lambda: tilewire.all_gather_mm(q, v, x2_scale=scale),
+        lambda: tilewire.matmul(q, v, dequant_scale=scale, pertoken_scale=tokens, out_dtype=torch.bfloat16),
+        lambda: tilewire.matmul(tokens.new_ones(4, 64).bfloat16(), v, antiquant_scale=scale.bfloat16()),
+    ]
+    for call in calls:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="with quantised operands has no gradient"):
+                call()
+            with torch.no_grad():
+                call()
+
+
+def test_scales_have_no_gradient() -> None:
+    spawn.run(_scales, 1)
+
+
+def _twice(op: Any, leaves: "list[Tensor]") -> None:
+    """Leaves the gradients of the squares of the gradients of the squares of what an operator gives."""
+    grads = torch.autograd.grad(op(*leaves).square().sum(), leaves, create_graph=True)
+    sum(g.square().sum() for g in grads).backward()
+
+
+def _second(rank: int, size: int) -> None:
+    """Of all ranks' losses. There are some, or it is said that there are none; PyTorch alone would leave terms out."""
+    import tilewire
+
+    xs, ws = [randn(r, 4, 64) / 4 for r in range(size)], [randn(r + 20, 64, 32) / 8 for r in range(size)]
+    mine = _leaves(xs[rank], ws[rank])
+    _twice(lambda x, w: tilewire.mm_all_reduce(x, w).float(), mine)
+    ref = [*_doubles(xs), *_doubles(ws)]
+    _twice(lambda *t: size**0.5 * sum(x @ w for x, w in zip(t[:size], t[size:])), ref)
+    for got, want, what in zip(mine, (ref[rank], ref[size + rank]), ("x1", "x2")):
+        _close(got.grad, want.grad, what)
+    counts = [2] * size
+    for op in (tilewire.gmm_alltoallv, tilewire.alltoallv_gmm):
+        leaves = _leaves(randn(rank, 2 * size, 16), randn(5, 1, 16, 8))
+        with pytest.raises(RuntimeError, match="no second derivatives"):
+            _twice(lambda x, w, op=op: op(x, w, counts, counts)[0].float(), leaves)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_second_derivatives(size: int) -> None:
+    spawn.run(_second, size)
+
+
 def _trained(rank: int, size: int) -> None:
     """Weights that an optimiser changes in place are packed again, forward and backward."""
     import tilewire

@@ -48,6 +48,7 @@ def _dense(rank: int, size: int, dynamic: bool) -> None:
 
 
 def _grouped(rank: int, size: int, dynamic: bool) -> None:
+    import numpy
     import tilewire
 
     e = 2
@@ -64,6 +65,9 @@ def _grouped(rank: int, size: int, dynamic: bool) -> None:
         send = [n] * (e * size)
         x = randn(rank, n * e * size, 64)
         _same(fast(x, w, send, send, s, v), model(x, w, send, send, s, v))
+        if not dynamic:
+            array = numpy.array(send)
+            _same(fast(x, w, array, array, s, v), model(x, w, send, send, s, v))
 
 
 def _trained(rank: int, size: int, dynamic: bool) -> None:

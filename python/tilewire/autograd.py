@@ -55,7 +55,7 @@ def _plain(key: str, name: str) -> None:
 
 def _no_quant(what: str, *tensors: Optional[Tensor]) -> None:
     if any(t is not None for t in tensors):
-        raise RuntimeError(f"{what} with quantised operands has no gradient")
+        raise RuntimeError(f"{what} with quantised operands has no gradient: call it under torch.no_grad()")
 
 
 def _all_reduce_setup(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -242,6 +242,23 @@ def _agmm_backward(ctx: Any, gy: Optional[Tensor], mm_gy: Optional[Tensor], grow
     return gx if want[0] else None, gw, None, None, None, None, *mm_grads, None, None, None, None, None
 
 
+def _sum_setup(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    ctx.group = inputs[1]
+
+
+def _sum_backward(ctx: Any, gy: Tensor) -> tuple:
+    return _ops.all_reduce(gy.contiguous(), ctx.group), None
+
+
+def _refusing(name: str) -> Any:
+    """What stands for a derivative that there is none of: PyTorch would leave it out, with a warning only."""
+
+    def refuse(ctx: Any, *_: Any) -> tuple:
+        raise RuntimeError(f"there are no second derivatives here: {name}, of which the first ones are made, has none")
+
+    return refuse
+
+
 class _Refusing:
     """The library, whose kernels of gradients refuse tangents first: here every level of a transform comes by."""
 
@@ -264,3 +281,6 @@ _register("mm_reduce_scatter", _reduce_scatter_backward, _reduce_scatter_setup)
 _register("all_gather_mm", _all_gather_backward, _all_gather_setup)
 _register("gmm_alltoallv", _gmm_backward, _gmm_setup)
 _register("alltoallv_gmm", _agmm_backward, _agmm_setup)
+_register("all_reduce", _sum_backward, _sum_setup)
+for _name in ("grouped_outer", "reduce_scatter", "return_rows"):
+    _register(_name, _refusing(_name), None)

@@ -123,7 +123,8 @@ def mm_all_reduce(
         pertoken_scale = as_optional(pertoken_scale, "pertoken_scale")
         comm_quant_scale_1 = as_optional(comm_quant_scale_1, "comm_quant_scale_1")
         comm_quant_scale_2 = as_optional(comm_quant_scale_2, "comm_quant_scale_2")
-        if not watched(x1, x2, bias, x3):
+        scales = antiquant_scale, antiquant_offset, dequant_scale, pertoken_scale
+        if not watched(x1, x2, bias, x3, *scales):
             return raw.mm_all_reduce(
                 x1, x2, resolve(group), bias, x3, antiquant_scale, antiquant_offset, antiquant_group_size,
                 dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2, wire, rounds, out_dtype,
@@ -159,7 +160,7 @@ def mm_reduce_scatter(
             return y
         x1, x2, bias = as_tensor(x1, "x1"), _taken(x2, "x2"), as_optional(bias, "bias")
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
-        if not watched(x1, x2, bias):
+        if not watched(x1, x2, bias, x1_scale, x2_scale):
             return raw.mm_reduce_scatter(x1, x2, resolve(group), bias, x1_scale, x2_scale, out_dtype, wire, rounds)
     return _ops.mm_reduce_scatter(x1, *_split(x2), made_name(group), bias, x1_scale, x2_scale, out_dtype, wire, rounds)
 
@@ -190,7 +191,7 @@ def all_gather_mm(
             return y if gather_output else (y, None)
         x1, x2, bias = as_tensor(x1, "x1"), _taken(x2, "x2"), as_optional(bias, "bias")
         x1_scale, x2_scale = as_optional(x1_scale, "x1_scale"), as_optional(x2_scale, "x2_scale")
-        if not watched(x1, x2, bias):
+        if not watched(x1, x2, bias, x1_scale, x2_scale):
             comm = resolve(group)
             return raw.all_gather_mm(x1, x2, comm, bias, gather_output, x1_scale, x2_scale, out_dtype, rounds)
     if _wants_grad(x2):
@@ -208,7 +209,7 @@ def _wants_grad(x2: Any) -> bool:
 def _listed(counts: Any, name: str) -> "list[int]":
     if not _compiling():
         return as_counts(counts, name)
-    return counts.tolist() if isinstance(counts, Tensor) else list(counts)
+    return counts.tolist() if hasattr(counts, "tolist") else list(counts)
 
 
 def gmm_alltoallv(
@@ -326,7 +327,8 @@ def matmul(
         antiquant_offset = as_optional(antiquant_offset, "antiquant_offset")
         dequant_scale = as_optional(dequant_scale, "dequant_scale")
         pertoken_scale = as_optional(pertoken_scale, "pertoken_scale")
-        if not watched(x1, x2, bias, x3):
+        scales = antiquant_scale, antiquant_offset, dequant_scale, pertoken_scale
+        if not watched(x1, x2, bias, x3, *scales):
             return raw.matmul(
                 x1, x2, None if group is None else resolve(group), bias, x3, antiquant_scale, antiquant_offset,
                 antiquant_group_size, dequant_scale, pertoken_scale, counts, out_dtype,
