@@ -93,6 +93,8 @@ def _large_weights(rank: int, size: int) -> None:
         (dict(x2=w.t().contiguous().t(), antiquant_group_size=64), "antiquant_group_size is 64"),
         (dict(antiquant_group_size=1 << 70), "antiquant_group_size is 1180591620717411303424"),
     ]
+    for group in (1 << 64, (1 << 64) + 32, 2.5, "32"):
+        wrong.append((dict(x2=w8, antiquant_scale=scale, antiquant_group_size=group), "antiquant_group_size is "))
     tilewire.mm_all_reduce(x, w)
     for change, said in wrong:
         for operator in (tilewire.mm_all_reduce, tilewire.matmul):
@@ -142,6 +144,33 @@ def _grouped_arguments(rank: int, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 2])
 def test_grouped_arguments(size: int) -> None:
     spawn.run(_grouped_arguments, size)
+
+
+def _integers(rank: int, size: int) -> None:
+    """None is cut off on its way to the C library."""
+    import numpy
+    import tilewire
+
+    w8, scale = torch.ones(64, 32, dtype=torch.int8), torch.ones(32)
+    t = tilewire.symmetric_empty((4,))
+    wrong = [
+        (lambda n: tilewire.symmetric_peer(t, n), "rank"),
+        (lambda n: tilewire.trans_quant_param(scale, None, n), "round_mode"),
+        (lambda n: tilewire.pack_weight(w8, antiquant_scale=scale.bfloat16(), antiquant_group_size=n << 32), "antiquant"),
+        (lambda n: tilewire.Communicator(None, n, 1), "rank"),
+        (lambda n: tilewire.Communicator(None, 0, n), "size"),
+        (lambda n: tilewire.Communicator(None, 0, 1, window_bytes=n << 32), "window_bytes"),
+        (lambda n: tilewire.Communicator(None, 0, 1, window_bytes=-n), "window_bytes is -4294967296; it must be at least 0"),
+        (lambda n: tilewire.weights.configure(limit=f"{n}"), "limit is '4294967296'"),
+    ]
+    for call, said in wrong:
+        with pytest.raises(RuntimeError, match=said):
+            call(1 << 32)
+    assert torch.equal(tilewire.symmetric_peer(t, numpy.int64(0)), t)
+
+
+def test_integers() -> None:
+    spawn.run(_integers, 1)
 
 
 def test_without_a_process_group() -> None:

@@ -227,6 +227,16 @@ def test_scales_of_packed_weights() -> None:
         tilewire.pack_weight(w, antiquant_scale=torch.ones(5).half())
 
 
+@pytest.mark.parametrize("n", [16, 512])
+def test_strided_int8_weights_are_copied(n: int) -> None:
+    """Whether they are kept or not."""
+    x = torch.ones(4, 64).bfloat16()
+    w = torch.randint(-9, 9, (64, 2 * n), dtype=torch.int8)[:, ::2]
+    scale = torch.full((n,), 0.5, dtype=torch.bfloat16)
+    want = tilewire.matmul(x, w.contiguous(), antiquant_scale=scale)
+    assert torch.equal(tilewire.matmul(x, w, antiquant_scale=scale), want)
+
+
 def test_threads_share_the_cache() -> None:
     x, w = _operands()
     want, failures = _fresh(x, w), []

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ._frame import Operator, blame
 from ._lib import check, lib
-from ._tensor import as_optional, as_tensor, view
+from ._tensor import as_integer, as_optional, as_tensor, view
 from .comm import Communicator
 
 __all__ = ["dynamic_quant", "nz_from_nd", "nz_to_nd", "trans_quant_param"]
@@ -21,6 +21,7 @@ def trans_quant_param(scale: Any, offset: Any = None, round_mode: int = 0) -> Te
     """tw_trans_quant_param"""
     scale = as_tensor(scale, "scale")
     offset = as_optional(offset, "offset")
+    round_mode = as_integer(round_mode, "round_mode")
     shape = scale.shape
     if offset is not None and offset.numel() > scale.numel():
         shape = offset.shape

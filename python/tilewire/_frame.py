@@ -8,7 +8,7 @@ import struct
 from typing import Any, Callable, NoReturn
 
 from ._lib import OK, check, lib
-from ._tensor import View, require
+from ._tensor import View, as_integer, require
 from .comm import Communicator
 
 _LETTERS = {
@@ -81,9 +81,10 @@ def blame(error: Exception, **arguments: Any) -> NoReturn:
         if value is not None and name not in _INTEGERS:
             require(value, name)
     for name, bits in _INTEGERS.items():
-        value = arguments.get(name, 0)
-        if not isinstance(value, int) or value.bit_length() > bits:
-            raise RuntimeError(f"{name} is {value!r}; it must be an integer of {bits + 1} bits") from error
+        try:
+            as_integer(arguments.get(name, 0), name, bits)
+        except RuntimeError as wrong:
+            raise wrong from error
     if isinstance(error, (struct.error, OverflowError)):
         raise RuntimeError(f"an integer argument is out of range: {error}") from error
     raise error

@@ -131,7 +131,7 @@ def scaled_matrix(x2: Any, x1: Tensor, antiquant: Antiquant, nz: bool) -> "tuple
     if antiquant[0] is None:
         return x2 if nz else unit_stride(x2), antiquant
     copy = _antiquant_copy(x2, x1, *antiquant, nz)
-    return (x2, antiquant) if copy is None else (copy, (None, None, 0))
+    return (x2 if nz else unit_stride(x2), antiquant) if copy is None else (copy, (None, None, 0))
 
 
 def _antiquant_copy(x2: Any, x1: Tensor, scale: Any, offset: Any, group: int, nz: bool) -> Optional[Weight]:

@@ -147,6 +147,16 @@ def as_optional(value: Any, name: str) -> Optional[Tensor]:
     return None if value is None else as_tensor(value, name)
 
 
+def as_integer(value: Any, name: str, bits: int = 31, least: Optional[int] = None) -> int:
+    """An integer of so many bits without the sign: ctypes would cut off what is more."""
+    if not hasattr(value, "__index__") or value.__index__().bit_length() > bits:
+        raise RuntimeError(f"{name} is {value!r}; it must be an integer of {bits + 1} bits")
+    number = value.__index__()
+    if least is not None and number < least:
+        raise RuntimeError(f"{name} is {number}; it must be at least {least}")
+    return number
+
+
 def as_counts(values: Any, name: str) -> list[int]:
     """A list of counts from a list, tuple, numpy array or integer tensor of one dimension."""
     if isinstance(values, Tensor):

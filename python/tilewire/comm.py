@@ -16,6 +16,7 @@ import torch.distributed as dist
 from ._lib import AllgatherFn, CommArgs, check, lib
 from ._plan import plans
 from ._results import Results
+from ._tensor import as_integer
 
 if not dist.is_initialized():
     # Functions of this module have the default group as an argument, the one there is when the module is imported. An
@@ -100,13 +101,13 @@ class Communicator:
         failures: list[BaseException] = []
         callback = AllgatherFn(_allgather_callback(allgather or (lambda mine: [mine]), size, failures))
         args = CommArgs(
-            rank=rank,
-            size=size,
+            rank=as_integer(rank, "rank"),
+            size=as_integer(size, "size"),
             name=None if name is None else name.encode(),
             allgather=callback,
             timeout_ns=timeout_ns(timeout),
             enter_timeout_ns=timeout_ns(enter_timeout),
-            window_bytes=window_bytes,
+            window_bytes=as_integer(window_bytes, "window_bytes", 63, least=0),
         )
         handle = ctypes.c_void_p()
         status = lib.tw_comm_create(ctypes.byref(args), ctypes.byref(handle))

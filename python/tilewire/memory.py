@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ._lib import check, lib
+from ._tensor import as_integer
 from .comm import CommLike, Communicator, resolve
 
 __all__ = ["symmetric_empty", "symmetric_peer"]
@@ -41,6 +42,7 @@ def symmetric_peer(t: Tensor, rank: int, *, group: CommLike = None) -> Tensor:
     comm = resolve(group)
     if not t.is_contiguous():
         raise RuntimeError(f"t has strides {t.stride()}; it must be contiguous")
+    rank = as_integer(rank, "rank")
     address = ctypes.c_void_p()
     with comm.lock:
         check(lib.tw_mem_peer(comm.live(), t.data_ptr(), rank, ctypes.byref(address)))

@@ -134,7 +134,7 @@ class Prepared(_Base):
         return self.result
 
     def explain(self) -> str:
-        """Which schedule was chosen, and why."""
+        """How it is computed: the schedule that was chosen, and why, or how rows come and go; and the kernel."""
         text = ctypes.create_string_buffer(_EXPLAIN_BYTES)
         self.live()
         with self.lock:

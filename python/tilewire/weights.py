@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ._lib import FORMAT_ND, FORMAT_NZ, WeightArgs, check, lib
 from ._setting import bytes_setting
-from ._tensor import as_optional, as_tensor, view
+from ._tensor import as_integer, as_optional, as_tensor, view
 
 PLAIN_ELEMENTS = 8192
 """Weights up to this number of elements are not cached: packing them costs less than looking after a copy."""
@@ -103,6 +103,7 @@ def pack_weight(
 
 
 def _pack(x2: Tensor, scale: Optional[Tensor], offset: Optional[Tensor], group: int, fmt: int) -> Weight:
+    group = as_integer(group, "antiquant_group_size", 63)
     if fmt == FORMAT_ND:
         x2 = unit_stride(x2)
     named = ((x2, "x2"), (scale, "antiquant_scale"), (offset, "antiquant_offset"))
@@ -186,6 +187,8 @@ def configure(*, limit: Optional[int] = None, check: Optional[str] = None) -> No
     global limit_bytes, check_all
     if check not in (None, "sample", "full"):
         raise RuntimeError(f"check is {check!r}; it must be 'sample' or 'full'")
+    if limit is not None:
+        limit = as_integer(limit, "limit", 63, least=0)
     with _lock:
         clear()
         limit_bytes = limit_bytes if limit is None else limit
