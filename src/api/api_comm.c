@@ -37,7 +37,6 @@ tw_status_t twi_comm_join(twi_boot_t *boot, const tw_comm_args_t *args, tw_comm_
         return twi_fail(TW_ERR_NO_MEMORY, "no memory for a communicator");
     (void)pthread_mutex_init(&comm->heap_lock, NULL);
     comm->profile = args->profile != TW_PROFILE_DEFAULT ? args->profile : (tw_profile_t)config->profile;
-    twi_log_show_rank(comm, boot->rank);
     const twi_transport_args_t transport = {
         .boot = boot,
         .veto = args->name ? twi_comm_table_add(comm, args->name, boot->rank) : TW_OK,
@@ -89,7 +88,11 @@ tw_status_t tw_comm_create(const tw_comm_args_t *user_args, tw_comm_t **comm_out
     };
     twi_boot_t *boot = NULL;
     TW_TRY(twi_boot_open(&boot_args, &boot));
+    twi_log_show_rank(&args, boot->rank);
     const tw_status_t status = twi_comm_join(boot, &args, comm_out);
+    if (status == TW_OK)
+        twi_log_show_rank(*comm_out, boot->rank);
+    twi_log_hide_rank(&args);
     twi_boot_close(boot);
     return status;
 }

@@ -124,8 +124,6 @@ void twi_log_setup(const char *spec, tw_log_fn sink, void *user)
 
 void twi_log_show_rank(const void *owner, int rank)
 {
-    if (t_rank >= 0)
-        return;
     t_rank = rank;
     t_rank_owner = owner;
 }

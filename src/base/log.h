@@ -25,8 +25,8 @@ void twi_log_write(tw_log_level_t level, const char *component, const char *file
     __attribute__((format(printf, 5, 6)));
 
 /*
- * The rank shown in the lines of the calling thread: that of `owner`, its first communicator, until this thread ends
- * that one. Nothing else is done with the address.
+ * The rank shown in the lines of the calling thread: that of `owner`, which is the last one to show it, until this thread
+ * hides that one. Nothing else is done with the address.
  */
 void twi_log_show_rank(const void *owner, int rank);
 void twi_log_hide_rank(const void *owner);

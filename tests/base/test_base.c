@@ -446,9 +446,9 @@ TEST(log_lines)
 {
     twi_log_setup("info", collect, logged);
     int first, second;
-    twi_log_show_rank(&first, 7);
-    twi_log_show_rank(&second, 8);
-    twi_log_hide_rank(&second);
+    twi_log_show_rank(&first, 6); /* and never hidden by this thread */
+    twi_log_show_rank(&second, 7);
+    twi_log_hide_rank(&first);
     errno = EAGAIN;
     TWI_LOG(INFO, "shm", "slot %d: %m\nfaked line\x1b[0m", 4);
     CHECK_EQ(errno, EAGAIN);
@@ -460,7 +460,7 @@ TEST(log_lines)
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
     TWI_LOG(WARN, "shm", "%s", longer);
-    twi_log_hide_rank(&first);
+    twi_log_hide_rank(&second);
     TWI_LOG(INFO, "shm", "nobody's");
     CHECK_CONTAINS(logged, " info shm test_base.c:");
 }
