@@ -725,7 +725,8 @@ TW_API TW_CHECKED tw_status_t tw_op_wait(tw_op_t *op, uint64_t timeout_ns);
 TW_API TW_CHECKED tw_status_t tw_op_explain(const tw_op_t *op, char *text, size_t bytes);
 
 /** Frees a prepared operator; NULL is fine. If it was started and not waited for, its communicator is lost. Any
- *  thread, if no other one uses the operator. Since 0.1. */
+ *  thread, if no other one uses the operator, nor, if it was started and not waited for, another one on its
+ *  communicator; that may be destroyed meanwhile. Since 0.1. */
 TW_API void tw_op_release(tw_op_t *op);
 
 /* ---- Traces ----------------------------------------------------------------------------------- */

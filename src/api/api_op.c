@@ -79,19 +79,15 @@ static void link_op(tw_op_t *op)
     (void)pthread_mutex_unlock(&g_prepared_lock);
 }
 
-/* Fine for one that is not linked: its communicator is gone, or its preparation failed. */
+/* With the lock. Fine for one that is not linked: its preparation failed. */
 static void unlink_op(tw_op_t *op)
 {
-    (void)pthread_mutex_lock(&g_prepared_lock);
-    if (op->comm) {
-        if (op->next)
-            op->next->before = op->before;
-        if (op->before)
-            op->before->next = op->next;
-        else if (op->comm->prepared == op)
-            op->comm->prepared = op->next;
-    }
-    (void)pthread_mutex_unlock(&g_prepared_lock);
+    if (op->next)
+        op->next->before = op->before;
+    if (op->before)
+        op->before->next = op->next;
+    else if (op->comm->prepared == op)
+        op->comm->prepared = op->next;
 }
 
 static tw_status_t check_op(const tw_op_t *op)
@@ -285,6 +281,7 @@ static tw_status_t drive(tw_op_t *op, bool wait, uint64_t timeout_ns)
     TW_TRY(check_op(op));
     if (!op->started)
         return at_rest(op);
+    TW_TRY(twi_transport_check_own(op->comm->transport));
     TW_TRY(twi_comm_enter(op->comm));
     const tw_status_t status = settle(op, wait ? twi_op_wait(op->op, deadline(timeout_ns)) : twi_op_test(op->op));
     twi_comm_leave(op->comm);
@@ -314,9 +311,13 @@ void tw_op_release(tw_op_t *op)
 {
     if (!op)
         return;
-    unlink_op(op);
-    if (op->started)
-        twi_op_destroy(op->op);
+    (void)pthread_mutex_lock(&g_prepared_lock);
+    if (op->comm) {
+        unlink_op(op);
+        if (op->started)
+            twi_op_destroy(op->op); /* with the lock: it needs its communicator to the end */
+    }
+    (void)pthread_mutex_unlock(&g_prepared_lock);
     twi_op_memory_drop(&op->own);
     free(op);
 }

@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/log.h"
 
 #define NAP_NS 5000000u /* between looks of a core that waits for the poster */

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/status.h"

@@ -2,7 +2,6 @@
 /* Operators from their making to their end, and what a communicator keeps for them. See ops.h. */
 #include "ops/ops.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -72,9 +72,7 @@ static void lock(twi_engine_t *e)
 /* The same, but not in a forked child, where whoever holds the lock may not exist. */
 static tw_status_t lock_own(twi_engine_t *e)
 {
-    if (twi_transport_inherited(e->transport))
-        return twi_fail(TW_ERR_STATE, "communicator '%s' belongs to the process that this one was forked from",
-                        e->transport->name);
+    TW_TRY(twi_transport_check_own(e->transport));
     lock(e);
     return TW_OK;
 }

@@ -332,6 +332,14 @@ tw_status_t twi_transport_spectate(twi_boot_t *boot)
     return twi_boot_allgather(boot, &vote, NULL, sizeof vote);
 }
 
+tw_status_t twi_transport_check_own(const twi_transport_t *t)
+{
+    return twi_transport_inherited(t)
+               ? twi_fail(TW_ERR_STATE, "communicator '%s' belongs to the process that this one was forked from",
+                          t->name)
+               : TW_OK;
+}
+
 void twi_transport_leave(twi_transport_t *t)
 {
     if (!t->windows || !t->windows[t->rank] || twi_transport_inherited(t))

@@ -182,6 +182,9 @@ static inline bool twi_transport_inherited(const twi_transport_t *t)
     return t->forks != atomic_load_explicit(&twi_process_forks, memory_order_relaxed);
 }
 
+/* TW_ERR_STATE in such a child, which must not speak for the rank. */
+tw_status_t twi_transport_check_own(const twi_transport_t *t);
+
 static inline bool twi_transport_alive(twi_transport_t *t, int rank)
 {
     return !t->ops->alive || t->ops->alive(t, rank);

@@ -48,7 +48,8 @@ typedef struct op_case {
     const op_types_t *types;
     int size; /* ranks */
     uint64_t seed;
-    int64_t m, k, n; /* of one rank; grouped operators: k = H1, n = N1, and rows by `spread` in units of m */
+    uint64_t renewed; /* how often all contents but the counts have changed since */
+    int64_t m, k, n;  /* of one rank; grouped operators: k = H1, n = N1, and rows by `spread` in units of m */
     mm_layout_t layout;
     bool packed;
     bool deep;         /* x1 and y have three dimensions: mm_all_reduce */
@@ -128,7 +129,8 @@ typedef enum op_stream {
 /* The beginning of one of a rank's arrays. */
 static inline panels_random_t op_stream(const op_case_t *c, int64_t rank, op_stream_t stream)
 {
-    panels_random_t random = {.seed = c->seed, .state = c->seed ^ (uint64_t)(rank * 16 + (int64_t)stream + 1) << 32};
+    const uint64_t seed = c->seed + (stream == OP_COUNTS ? 0 : c->renewed);
+    panels_random_t random = {.seed = seed, .state = seed ^ (uint64_t)(rank * 16 + (int64_t)stream + 1) << 32};
     random.state = panels_next(&random);
     return random;
 }

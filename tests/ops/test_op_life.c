@@ -3,6 +3,10 @@
  * The life of a prepared operator: what it keeps of its arguments and what it reads anew, in which order it
  * may be called, and what else may use the communicator meanwhile. Results are exact small integers.
  */
+#include <pthread.h>
+#include <sched.h>
+#include <sys/wait.h>
+
 #include "api/comm.h"
 #include "base/dtype.h"
 #include "ops/op_args.h"
@@ -247,6 +251,85 @@ TEST_RANKS(communicator_goes_first, "1,2")(tw_comm_t *parent)
         tw_op_release(ops[i]);
     }
     op_close(&call);
+}
+
+/* Two threads that begin together: one releases operators, the other destroys what they are on. */
+typedef struct finaliser {
+    tw_op_t *ops[3];
+    bool started; /* the first one was: it alone is released, by the thread, while it runs */
+    _Atomic int here;
+} finaliser_t;
+
+static void meet(finaliser_t *f)
+{
+    atomic_fetch_add(&f->here, 1);
+    while (atomic_load(&f->here) < 2)
+        (void)sched_yield();
+}
+
+static void *release_main(void *arg)
+{
+    finaliser_t *f = arg;
+    meet(f);
+    for (int i = 0; i < (f->started ? 1 : 3); i++)
+        tw_op_release(f->ops[i]);
+    return NULL;
+}
+
+TEST(communicator_goes_while_operators_are_released)
+{
+    op_call_t call;
+    op_open(&call);
+    make_ones(&call, 0);
+    for (int round = 0; round < 60; round++) {
+        finaliser_t f = {.started = round % 2};
+        pthread_t thread;
+        tw_comm_t *comm = alone(NULL);
+        for (int i = 0; i < 3; i++)
+            CHECK_OK(tw_mm_all_reduce_prepare(comm, &call.reduce, &f.ops[i]));
+        if (f.started)
+            CHECK_OK(tw_op_start(f.ops[0]));
+        CHECK_EQ(pthread_create(&thread, NULL, release_main, &f), 0);
+        meet(&f);
+        tw_comm_destroy(comm);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        for (int i = 1; f.started && i < 3; i++)
+            tw_op_release(f.ops[i]);
+    }
+    op_close(&call);
+}
+
+/* A forked child does nothing for the rank: peers would take it for its parent, which has not come by yet. */
+static void fork_body(tw_comm_t *comm, void *arg)
+{
+    tw_op_t *op = NULL;
+    op_call_t call;
+    (void)arg;
+    op_open(&call);
+    make_ones(&call, 0);
+    CHECK_OK(tw_mm_all_reduce_prepare(comm, &call.reduce, &op));
+    CHECK_OK(tw_op_start(op));
+    const pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        REFUSED(tw_op_test(op), TW_ERR_STATE, "forked");
+        REFUSED(tw_op_wait(op, 0), TW_ERR_STATE, "forked");
+        REFUSED(tw_op_start(op), TW_ERR_STATE, "op has been started");
+        _exit(0);
+    }
+    int status = 0;
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(status, 0);
+    CHECK_OK(tw_op_wait(op, 0));
+    check_all(&call.y, M * N, (float)(tw_comm_size(comm) * K));
+    tw_op_release(op);
+    op_close(&call);
+}
+
+TEST(child_of_a_rank)
+{
+    const ranks_args_t args = RANKS_ARGS_INIT;
+    ranks_run(&args, fork_body, NULL);
 }
 
 TEST_RANKS(open_session, "1,2")(tw_comm_t *comm)

@@ -20,6 +20,7 @@ static op_case_t case_of(op_kind_t kind, int size, int way, panels_random_t *ran
     if (way > 0) {
         c.m = op_grouped(kind) ? 40 / size + 1 : 100 / size * (int64_t)size;
         c.n = 150;
+        c.shared_n = c.shared_k ? 150 : 0;
     }
     return c;
 }
@@ -49,16 +50,19 @@ static void renew_right(op_side_t *side, const mm_product_t *p, mm_layout_t layo
     }
 }
 
-/* The seed changes everything but what is packed, the counts and the scales of weights. */
-static op_case_t renew(op_call_t *call, uint64_t seed)
+/* Everything changes but what is packed, the counts and the scales of weights. */
+static op_case_t renew(op_call_t *call, op_case_t c)
 {
-    op_case_t c = call->what;
     op_inputs_t in;
     const size_t n = (size_t)c.n;
-    c.seed = seed;
+    c.renewed++;
     op_inputs_open(&in, &c, call->rank);
     renew_rows(&call->x1, in.product.a);
     renew_right(&call->right, &in.product, c.layout);
+    if (c.shared_k) {
+        renew_rows(&call->shared_x, in.shared.a);
+        renew_right(&call->shared, &in.shared, c.layout);
+    }
     renew_vector(call->in.bias, in.bias, n * twi_dtype_bytes(c.types->bias));
     renew_vector(call->in.tokens, in.tokens, (size_t)c.m * 4);
     renew_vector(call->in.pattern, in.pattern, n * 8);
@@ -114,7 +118,7 @@ static void check_not_started(tw_op_t *op)
 /* Contents can change where they are read at each start: not in packed weights, scales of weights and counts. */
 static bool renewable(const op_case_t *c)
 {
-    return !c->packed && !mm_quantised(c->types->type) && !op_grouped(c->kind);
+    return !c->packed && !mm_quantised(c->types->type);
 }
 
 static void start_often(tw_comm_t *comm, op_case_t c)
@@ -128,7 +132,7 @@ static void start_often(tw_comm_t *comm, op_case_t c)
     for (int i = 0; i < 6; i++) {
         op_wanted_t wanted;
         if (i > 0 && renewable(&c))
-            c = renew(&call, c.seed + 1);
+            c = renew(&call, c);
         op_wanted_open(&wanted, &c, rank);
         op_call_clear(&call);
         CHECK_OK(tw_op_start(op));
@@ -141,8 +145,9 @@ static void start_often(tw_comm_t *comm, op_case_t c)
     op_call_close(&call);
 }
 
-TEST_RANKS(starts, "1,2,3,8")(tw_comm_t *comm)
+static void start_all(tw_comm_t *comm, void *arg)
 {
+    (void)arg;
     const int times = tw_comm_size(comm) > 4 ? 2 : 4;
     panels_random_t random = panels_random(default_seed);
     for (int i = 0; i < times * OP_KINDS; i++) {
@@ -150,6 +155,19 @@ TEST_RANKS(starts, "1,2,3,8")(tw_comm_t *comm)
         c.packed = i / OP_KINDS == times - 1;
         start_often(comm, c);
     }
+}
+
+TEST_RANKS(starts, "1,2,3,8")(tw_comm_t *comm)
+{
+    start_all(comm, NULL);
+}
+
+/* Workers share strips, whose panels are packed anew at each start. */
+TEST(starts_of_teams)
+{
+    const ranks_args_t args = RANKS_ARGS_INIT;
+    CHECK_EQ(setenv("TILEWIRE_THREADS", "3", 1), 0);
+    ranks_run(&args, start_all, NULL);
 }
 
 /* Operators that were prepared together, started in an order of their own, some of them blocking. */
