@@ -53,7 +53,7 @@ clean:
 
 help:
 	@echo "make             builds $(BUILD)/tilewire and $(BUILD)/libtilewire.so (installs missing packages if it may)"
-	@echo "make demo        runs the fused operators on 2 ranks and the example kernels on 4"
+	@echo "make demo        runs the fused operators on 2 ranks, example kernels on 4, and a script for PyTorch in .venv"
 	@echo "make test        every check and test, with sanitizers; about half an hour on two cores"
 	@echo "make quick-test  the tests on the plain build only"
 	@echo "make python      prepares .venv with PyTorch and the package tilewire"

@@ -13,10 +13,10 @@
 
 #include "../bench/peak.h"
 #include "bench.h"
+#include "cpus.h"
 
 enum {
-    CPUS_MOST = 8192, /* among which is chosen */
-    CPUS_MANY = 64,   /* more of them take seconds */
+    CPUS_MANY = 64, /* more of them take seconds */
     ATTEMPTS = 3,
     TURNS = 2000,        /* of the loop between two looks at the clock: some microseconds */
     TRIAL_NS = 10000000, /* of a trial, */
@@ -41,25 +41,11 @@ typedef struct runner {
     _Alignas(LINE) double rate; /* turns a nanosecond */
 } runner_t;
 
-/* Leaves the calling thread these CPUs: best effort, as all pinning. */
-static void pin(const int *cpus, int n)
-{
-    cpu_set_t *set = CPU_ALLOC(CPUS_MOST);
-    const size_t bytes = CPU_ALLOC_SIZE(CPUS_MOST);
-    if (set == NULL)
-        return;
-    CPU_ZERO_S(bytes, set);
-    for (int i = 0; i < n; i++)
-        CPU_SET_S((size_t)cpus[i], bytes, set);
-    (void)sched_setaffinity(0, bytes, set);
-    CPU_FREE(set);
-}
-
 static void *run(void *argument)
 {
     runner_t *runner = argument;
     trial_t *trial = runner->trial;
-    pin(&runner->cpu, 1);
+    (void)cpus_set(&runner->cpu, 1);
     (void)atomic_fetch_add(&trial->here, 1);
     while (atomic_load(&trial->here) < trial->n && !atomic_load(&trial->off))
         (void)sched_yield();
@@ -197,34 +183,21 @@ double bench_pick_cores(bench_run_cpus_fn *run_cpus, const int *cpus, int n_cpus
 
 /* ---- This machine ------------------------------------------------------------------------------ */
 
-static int find_allowed(int *cpus)
-{
-    cpu_set_t *allowed = CPU_ALLOC(CPUS_MOST);
-    const size_t bytes = CPU_ALLOC_SIZE(CPUS_MOST);
-    int n = 0;
-    if (allowed == NULL || sched_getaffinity(0, bytes, allowed) != 0)
-        (void)fprintf(stderr, "tilewire bench: --hold: all CPUs, since it is not known which are allowed: %m\n");
-    else
-        for (int cpu = 0; cpu < CPUS_MOST; cpu++)
-            if (CPU_ISSET_S((size_t)cpu, bytes, allowed))
-                cpus[n++] = cpu;
-    CPU_FREE(allowed);
-    return n;
-}
-
 static void settle(const int *cpus, int n, double share)
 {
     (void)fprintf(stderr, "tilewire bench: --hold: on CPU");
     for (int i = 0; i < n; i++)
         (void)fprintf(stderr, "%s%d", i > 0 ? "," : " ", cpus[i]);
     (void)fprintf(stderr, "; together each has at least %.0f %% of its rate alone\n", share < 1 ? 100 * share : 100);
-    pin(cpus, n);
+    (void)cpus_set(cpus, n);
 }
 
 void bench_choose_cores(int n)
 {
     int allowed[CPUS_MOST], chosen[CPUS_MOST];
-    const int n_allowed = find_allowed(allowed);
+    const int n_allowed = cpus_allowed(allowed);
+    if (n_allowed == 0)
+        (void)fprintf(stderr, "tilewire bench: --hold: all CPUs, since it is not known which are allowed: %m\n");
     if (n <= 0 || n >= n_allowed)
         return;
     if (n_allowed > CPUS_MANY)

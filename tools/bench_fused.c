@@ -18,7 +18,7 @@ static const cli_option_t options[] = {
      .offset = offsetof(fused_plan_t, shapes_file),
      .argument = "FILE",
      .help = "take the shapes from a file, or from one of bench/shapes"},
-    BENCH_OPTION_FLAG(fused_plan_t, explain, "say which schedule was chosen and why"),
+    BENCH_OPTION_FLAG(fused_plan_t, explain, "say how it is computed: the schedule and why, or how rows come and go"),
     BENCH_OPTION_FLAG(fused_plan_t, peers, "time torch with gloo, and with Open MPI, in the same iterations"),
     BENCH_OPTION_HOLD(fused_plan_t),
     BENCH_OPTION_JSON(fused_plan_t),

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "bench_fused.h"
+#include "bench_stats.h"
 
 #define ARENA_MOST ((size_t)512 << 20) /* beyond it what is sent lies in plain memory */
 
@@ -174,10 +175,10 @@ static double timed_call(state_t *state, int variant)
 /* Every variant once, beginning with another one each time. Negative iterations are warm-up. */
 static bool iterate(state_t *state, int iteration)
 {
-    for (int i = 0; i < FUSED_VARIANTS; i++) {
-        const int variant = (int)((unsigned)(iteration + WARMUP * FUSED_VARIANTS + i) % FUSED_VARIANTS);
-        if (!state->has[variant])
-            continue;
+    int variants[FUSED_VARIANTS];
+    const int n = bench_turn(state->has, FUSED_VARIANTS, iteration, variants);
+    for (int i = 0; i < n; i++) {
+        const int variant = variants[i];
         const double duration = timed_call(state, variant);
         if (duration < 0)
             return false;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "bench_gemm.h"
+#include "bench_stats.h"
 
 static const cli_option_t options[] = {
     {.name = "shape",
@@ -176,10 +177,10 @@ static double time_variant(state_t *state, gemm_variant_t variant)
 /* Every variant once, beginning with another one each time. Negative iterations are warm-up. */
 static bool iterate(state_t *state, gemm_case_t *result, int iteration)
 {
-    for (int i = 0; i < GEMM_VARIANTS; i++) {
-        const gemm_variant_t variant = (gemm_variant_t)((unsigned)(iteration + i) % GEMM_VARIANTS);
-        if (!result->has[variant])
-            continue;
+    int variants[GEMM_VARIANTS];
+    const int n = bench_turn(result->has, GEMM_VARIANTS, iteration, variants);
+    for (int i = 0; i < n; i++) {
+        const gemm_variant_t variant = (gemm_variant_t)variants[i];
         const double value = time_variant(state, variant);
         if (value < 0)
             return false;

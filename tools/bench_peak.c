@@ -11,8 +11,9 @@
 #include <string.h>
 
 #include "bench_gemm.h"
+#include "cpus.h"
 
-enum { CPU_LIMIT = 8192, LINE = 64, SPINS = 1000 };
+enum { LINE = 64, SPINS = 1000 };
 
 /* ---- Crew -------------------------------------------------------------------------------------- */
 
@@ -44,36 +45,15 @@ typedef struct member {
     pthread_t thread;
 } member_t;
 
-static void set_cpus(const int *cpus, int n)
-{
-    cpu_set_t *set = CPU_ALLOC(CPU_LIMIT);
-    const size_t bytes = CPU_ALLOC_SIZE(CPU_LIMIT);
-    if (set != NULL) {
-        CPU_ZERO_S(bytes, set);
-        for (int i = 0; i < n; i++)
-            CPU_SET_S((size_t)cpus[i], bytes, set);
-        (void)sched_setaffinity(0, bytes, set); /* best effort, as all pinning */
-    }
-    CPU_FREE(set);
-}
-
 void gemm_crew_init(int threads)
 {
-    cpu_set_t *allowed = CPU_ALLOC(CPU_LIMIT);
-    const size_t bytes = CPU_ALLOC_SIZE(CPU_LIMIT);
-    int found = 0;
+    int cpus[CPUS_MOST];
+    const int n = cpus_allowed(cpus);
     g_crew.n = threads;
-    if (allowed != NULL && sched_getaffinity(0, bytes, allowed) == 0) {
-        for (int cpu = 0; cpu < CPU_LIMIT && found < threads; cpu++) {
-            if (CPU_ISSET_S((size_t)cpu, bytes, allowed))
-                g_crew.cpus[found++] = cpu;
-        }
-    }
-    CPU_FREE(allowed);
-    for (int i = found; found > 0 && i < threads; i++)
-        g_crew.cpus[i] = g_crew.cpus[i - found];
-    if (found > 0)
-        set_cpus(g_crew.cpus, threads);
+    for (int i = 0; n > 0 && i < threads; i++)
+        g_crew.cpus[i] = cpus[i % n];
+    if (n > 0)
+        (void)cpus_set(g_crew.cpus, threads);
 }
 
 void gemm_crew_settle(void)
@@ -84,7 +64,7 @@ void gemm_crew_settle(void)
             continue;
         g_crew.cpus[i] = g_crew.cpus[0];
         g_crew.cpus[0] = here;
-        set_cpus(g_crew.cpus, 1);
+        (void)cpus_set(g_crew.cpus, 1);
         return;
     }
 }
@@ -118,7 +98,7 @@ static void take_part(job_t *job, int worker)
 static void *member_main(void *argument)
 {
     const member_t *member = argument;
-    set_cpus(&g_crew.cpus[member->worker], 1);
+    (void)cpus_set(&g_crew.cpus[member->worker], 1);
     if (meet(member->job))
         take_part(member->job, member->worker);
     return NULL;

@@ -1,9 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Order statistics. */
+/* The order of variants, and order statistics. */
 #include "bench_stats.h"
 
 #include <math.h>
 #include <stdlib.h>
+
+int bench_turn(const bool *has, int n_variants, int iteration, int *variants_out)
+{
+    int n = 0;
+    for (int variant = 0; variant < n_variants; variant++)
+        n += has[variant];
+    const int first = n > 0 ? (iteration % n + n) % n : 0;
+    for (int variant = 0, place = n - first; variant < n_variants; variant++) {
+        if (has[variant])
+            variants_out[place++ % n] = variant;
+    }
+    return n;
+}
 
 static int compare(const void *a, const void *b)
 {

@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TOOLS_BENCH_STATS_H
 #define TOOLS_BENCH_STATS_H
-/* Medians and quartiles of small arrays. */
+/* The order in which variants are timed; medians and quartiles of small arrays. */
+#include <stdbool.h>
+
+/*
+ * The variants that are there, one after the other as they are numbered, beginning with the next one in each iteration.
+ * Iterations of warm-up are negative. Returns how many there are.
+ */
+int bench_turn(const bool *has, int n_variants, int iteration, int *variants_out);
 
 /* Sorts ascending. */
 void bench_sort(double *values, int n);

@@ -28,7 +28,7 @@ static const cli_command_t command = {
     .name = "tilewire info",
     .usage = "[options]",
     .about = "Shows the version, what the processor offers and what of it is used, the topology,\n"
-             "the transports, and every setting with its value and meaning.",
+             "the kernels, the transports, and every setting with its value and meaning.",
     .options = options,
 };
 

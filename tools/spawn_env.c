@@ -6,13 +6,14 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "cpus.h"
 
 /* A socket bound to a free loopback port; -1 on failure. */
 static int open_loopback(int *port_out)
@@ -88,28 +89,13 @@ bool spawn_env_enter(const spawn_env_t *env, int rank)
     return ok && set_number("TILEWIRE_LISTEN_FD", env->listen_fd) && fcntl(env->listen_fd, F_SETFD, 0) == 0;
 }
 
-enum { CPU_LIMIT = 8192 };
-
 bool spawn_bind(int index, int n)
 {
-    cpu_set_t *allowed = CPU_ALLOC(CPU_LIMIT), *share = CPU_ALLOC(CPU_LIMIT);
-    const size_t bytes = CPU_ALLOC_SIZE(CPU_LIMIT);
-    bool ok = allowed != NULL && share != NULL && sched_getaffinity(0, bytes, allowed) == 0;
-    if (ok) {
-        const int count = CPU_COUNT_S(bytes, allowed);
-        const int first = count >= n ? (int)((long)index * count / n) : index % count;
-        const int last = count >= n ? (int)((long)(index + 1) * count / n) - 1 : first;
-        CPU_ZERO_S(bytes, share);
-        for (int cpu = 0, seen = 0; cpu < CPU_LIMIT; cpu++) {
-            if (!CPU_ISSET_S(cpu, bytes, allowed))
-                continue;
-            if (seen >= first && seen <= last)
-                CPU_SET_S(cpu, bytes, share);
-            seen++;
-        }
-        ok = sched_setaffinity(0, bytes, share) == 0;
-    }
-    CPU_FREE(allowed);
-    CPU_FREE(share);
-    return ok;
+    int cpus[CPUS_MOST];
+    const int count = cpus_allowed(cpus);
+    if (count == 0)
+        return false;
+    const int first = count >= n ? (int)((long)index * count / n) : index % count;
+    const int end = count >= n ? (int)((long)(index + 1) * count / n) : first + 1;
+    return cpus_set(cpus + first, end - first);
 }

@@ -17,7 +17,7 @@ def _rank_main(rank: int, body: Callable, ranks: int, store: str, options: argpa
     group = dist.distributed_c10d._get_default_group()
     hcom = group._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
     body(rank, ranks, hcom, options)
-    dist.barrier()
+    dist.barrier(device_ids=[rank])
     dist.destroy_process_group()
 
 

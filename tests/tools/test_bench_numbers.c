@@ -169,6 +169,22 @@ TEST(medians_of_few_ratios_are_marked)
     }
 }
 
+/* As often at the first place, and after each other, as all others that are there; warm-up goes on into what counts. */
+TEST(variants_take_turns)
+{
+    enum { N = 6, ROUNDS = 4 };
+    static const bool has[N] = {true, false, true, true, false, true};
+    static const int there[] = {0, 2, 3, 5};
+    int order[N];
+    for (int iteration = -3 * ROUNDS; iteration < 3 * ROUNDS; iteration++) {
+        CHECK_EQ(bench_turn(has, N, iteration, order), ROUNDS);
+        for (int i = 0; i < ROUNDS; i++)
+            CHECK_EQ(order[i], there[(iteration + 3 * ROUNDS + i) % ROUNDS]);
+    }
+    static const bool none[N] = {false};
+    CHECK_EQ(bench_turn(none, N, 1, order), 0);
+}
+
 TEST(quantiles_lie_between_values)
 {
     const double a[] = {8, 2, 6, 4}, ones[] = {1, 1, 1, 1};

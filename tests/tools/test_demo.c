@@ -63,8 +63,10 @@ static pid_t start_on_terminal(int *terminal_out, FILE *out)
 {
     const char *path = tool_path();
     const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-    if (terminal < 0)
+    if (terminal < 0) {
+        remove_folder();
         SKIP("there are no terminals");
+    }
     CHECK(grantpt(terminal) == 0 && unlockpt(terminal) == 0);
     const int own = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
     CHECK(own >= 0);
