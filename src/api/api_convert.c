@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "api/comm.h"
+#include "api/gemm_place.h"
 #include "base/status.h"
 #include "base/tensor.h"
 #include "cpu/float_mode.h"
@@ -114,7 +115,10 @@ static tw_status_t check_tokens(const tw_tensor_t *x, const tw_tensor_t *y, cons
     TW_TRY(twi_tensor_check_sizes(y, "y", x->shape, x->ndim, "the shape of x"));
     TW_TRY(twi_tensor_check_output(scale, "scale"));
     TW_TRY(twi_tensor_check_dtype(scale, "scale", TWI_DTYPE_BIT(TWI_FP32)));
-    return twi_tensor_check_sizes(scale, "scale", x->shape, x->ndim - 1, "the shape of x without its last dimension");
+    TW_TRY(twi_tensor_check_sizes(scale, "scale", x->shape, x->ndim - 1, "the shape of x without its last dimension"));
+    TW_TRY(twi_api_check_apart(y, "y", x, "x"));
+    TW_TRY(twi_api_check_apart(scale, "scale", x, "x"));
+    return twi_api_check_outputs_apart(y, "y", scale, "scale");
 }
 
 tw_status_t tw_dynamic_quant(tw_comm_t *comm, const tw_tensor_t *x, const tw_tensor_t *y, const tw_tensor_t *scale)

@@ -67,7 +67,8 @@ static void divide(const twi_token_kernels_t *kernels, const row_t *row, float s
     }
 }
 
-static float quantise_row(const twi_token_kernels_t *kernels, const row_t *row)
+/* Not inlined: its arithmetic is between the calls of twi_float_mode. */
+__attribute__((noinline)) static float quantise_row(const twi_token_kernels_t *kernels, const row_t *row)
 {
     const uint32_t largest = largest_magnitude(kernels, row);
     const float scale = twi_f32_from_bits(largest > INFINITE ? QUIET_NAN : largest) / 127.0f;

@@ -376,6 +376,9 @@ TEST(tokens_bad_arguments)
     const tw_tensor_t scalar = make_tensor(x, type_fp32, 0, NULL), bytes = make_tensor(y, type_int8, 2, shape);
     const tw_tensor_t turned = make_tensor(y, type_int8, 2, other), long_scale = make_tensor(x, type_fp32, 1, other);
     const tw_tensor_t half_scale = make_tensor(x, type_fp16, 1, shape);
+    const tw_tensor_t onto_x = make_tensor((char *)x + 17, type_int8, 2, shape);
+    const tw_tensor_t scale_in_x = make_tensor(x + 4, type_fp32, 1, shape);
+    const tw_tensor_t onto_scale = make_tensor((char *)scale + 2, type_int8, 2, shape);
     tw_tensor_t heaped = scales;
     heaped.strides = zero;
     CHECK_REFUSED(tw_dynamic_quant(NULL, NULL, &out, &scales), "x is NULL");
@@ -389,5 +392,8 @@ TEST(tokens_bad_arguments)
     CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &out, &long_scale), "scale.shape is (3), must be (2)");
     CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &out, &in), "scale.shape is (2, 3), must be (2)");
     CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &out, &heaped), "scale.strides[0] is 0");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &onto_x, &scales), "y at ");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &out, &scale_in_x), "scale at ");
+    CHECK_REFUSED(tw_dynamic_quant(NULL, &in, &onto_scale, &scales), "and both are written");
     CHECK(scale[0] == 7 && scale[1] == 7);
 }
