@@ -13,8 +13,9 @@ target_link_libraries(test_harness PUBLIC Threads::Threads)
 
 function(test_kind kind_out)
     set(kind plain)
+    set(starts "TEST_RANKS|ranks_run|boot_world|pthread_create|twi_team_create|MM_TEST_THREADS|std::thread|AscendC")
     foreach(source ${ARGN})
-        file(STRINGS ${source} uses REGEX "TEST_RANKS|ranks_run|boot_world|pthread_create|twi_team_create|MM_TEST_THREADS|std::thread|AscendC")
+        file(STRINGS ${source} uses REGEX "${starts}")
         if(uses)
             set(kind threads)
         endif()
@@ -60,9 +61,9 @@ endforeach()
 # reports amx. Where the machine has no AVX-512 either, its levels are modelled, too. These objects come before the
 # library, which therefore does not supply its own. Not with ThreadSanitizer: threads do the same at every level.
 set(model_programs test_convert test_epilogue test_gemm_engine test_gemm_hooks test_kernels test_kernels_check
-    test_kernels_scaled test_kernels_side test_matmul test_matmul_bits test_matmul_groups test_matmul_quant test_pack test_mm_reduce_scatter
-    test_mm_all_reduce test_mm_all_reduce_int8 test_all_gather_mm test_gmm_alltoallv test_alltoallv_gmm test_ops_bits
-    test_ops_given test_ops_lent test_ops_stream test_ops_window)
+    test_kernels_scaled test_kernels_side test_matmul test_matmul_bits test_matmul_groups test_matmul_quant test_pack
+    test_mm_reduce_scatter test_mm_all_reduce test_mm_all_reduce_int8 test_all_gather_mm test_gmm_alltoallv
+    test_alltoallv_gmm test_ops_bits test_ops_given test_ops_lent test_ops_stream test_ops_window)
 set(model_levels "avx512bf16|amx")
 set(model_flags ${avx512vnni})
 set(machine_lacks_avx512 ON)

@@ -13,8 +13,8 @@ if wrong=$(grep -v '^tw_' <<<"$names"); then
     echo "$wrong"
     exit 1
 fi
-needed=$(readelf -d "$library" | grep -F '(NEEDED)' || [ $? -eq 1 ])
-if wrong=$(grep -E 'lib(gomp|iomp|omp)' <<<"$needed"); then
+needed=$(readelf -d "$library")
+if wrong=$(grep -E 'NEEDED.*lib(gomp|iomp|omp)' <<<"$needed"); then
     echo "$library needs OpenMP:"
     echo "$wrong"
     exit 1

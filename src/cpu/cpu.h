@@ -18,7 +18,7 @@ twi_isa_t twi_cpu_isa(void);
 twi_isa_t twi_cpu_isa_machine(void);
 const char *twi_isa_name(twi_isa_t isa);
 /* Whether AVX-512 VNNI is there, which some machines of level avx512 have. Integer sums are exact
- * either way, so that it makes no level of its own; TILEWIRE_ISA below avx512 caps it too. */
+ * either way, so that it makes no level of its own. */
 bool twi_cpu_vnni(void);
 
 /* CPUs in the calling thread's affinity mask, at least 1. */

@@ -34,7 +34,7 @@ twi_isa_t twi_cpu_isa(void)
 
 bool twi_cpu_vnni(void)
 {
-    return twi_cpu_detected()->vnni && twi_cpu_isa() >= TWI_ISA_AVX512;
+    return twi_cpu_detected()->vnni;
 }
 
 enum { NUMBER_BYTES = 24 };

@@ -184,9 +184,9 @@ int twi_gemm_kernel_usable(const twi_gemm_kernel_t *kernel, twi_isa_t level);
 bool twi_gemm_kernel_try(const twi_gemm_kernel_t *kernel, twi_gemm_kind_t kind, bool *works_out);
 
 /*
- * The best usable row for a kind at a level: the last one of the highest ISA that works, for which it is tried once a
- * process unless TILEWIRE_SELF_TEST is 0; one for whose trial there is no memory is taken on trust. The same one every
- * time. There always is a row: portable ones are the definition.
+ * The best usable row for a kind at a level: the last one of the highest ISA that works, for which it is tried before
+ * its first use in a process, unless TILEWIRE_SELF_TEST is 0; one for whose trial there is no memory is taken on trust.
+ * The same one every time. There always is a row: portable ones are the definition.
  */
 const twi_gemm_kernel_t *twi_gemm_kernel_find(twi_gemm_kind_t kind, twi_isa_t level);
 

@@ -310,7 +310,7 @@ static void fill_panels(panels_case_t *c, twi_gemm_lane_t lane)
         if (lane == TWI_LANE_F16X2 && panels_below(&rng, 2)) /* in the plane of hi: sums have to be mended */
             memcpy(c->a[i] + 2 * panels_below(&rng, 1024), &infinity, 2);
         for (int j = 0; j < SIDE * SIDE; j++)
-            c->start[i][j] = lane == TWI_LANE_S8 ? (uint32_t)j : twi_f32_bits((float)(j % 97));
+            c->start[i][j] = lane == TWI_LANE_S8 ? (uint32_t)(j + 5000 * i) : twi_f32_bits((float)(j % 97 + 100 * i));
     }
     fill_panel(lane, c->b, (int64_t)sizeof c->b);
     for (int i = 0; i < (1 + MAX_PANELS) * SIDE * SIDE; i++)
