@@ -21,7 +21,7 @@ static inline tw_tensor_t make_tensor(void *data, tw_dtype_t dtype, int ndim, in
         .data = data, .device = {TW_DEVICE_CPU, 0}, .ndim = ndim, .dtype = dtype, .shape = shape, .strides = NULL};
 }
 
-static uint64_t random_state;
+static _Thread_local uint64_t random_state;
 
 static inline void random_start(void)
 {
