@@ -60,7 +60,7 @@ def _dense_arguments(rank: int, size: int) -> None:
                 operator(**{"x1": x, "x2": w, **change})
     with pytest.raises(RuntimeError, match="x3"):
         tilewire.mm_all_reduce(x, w, x3=_x(4, 31))
-    with pytest.raises(RuntimeError, match=r"shape is \(2, -1\)"):
+    with pytest.raises(RuntimeError, match=r"shape\[1\] is -1"):
         tilewire.symmetric_empty((2, -1))
     with pytest.raises(RuntimeError, match="dequant_scale"):
         tilewire.mm_all_reduce(torch.ones(4, 64, dtype=torch.int8), torch.ones(64, 32, dtype=torch.int8))
@@ -162,6 +162,13 @@ def _integers(rank: int, size: int) -> None:
         (lambda n: tilewire.Communicator(None, 0, 1, window_bytes=n << 32), "window_bytes"),
         (lambda n: tilewire.Communicator(None, 0, 1, window_bytes=-n), "window_bytes is -4294967296; it must be at least 0"),
         (lambda n: tilewire.weights.configure(limit=f"{n}"), "limit is '4294967296'"),
+        (lambda n: tilewire.symmetric_empty((n, n, 2)), "which takes 147573952589676412928 bytes"),
+        (lambda n: tilewire.symmetric_empty((2, 1.5)), r"shape\[1\] is 1.5"),
+        (lambda n: tilewire.symmetric_empty(n), "shape is 4294967296; it must be a list"),
+        (lambda n: tilewire.symmetric_empty((2,), dtype="fp32"), "dtype is 'fp32'"),
+        (lambda n: tilewire.Communicator(None, 0, 1, timeout=-n), "timeout is -4294967296"),
+        (lambda n: tilewire.Communicator(None, 0, 1, timeout=f"{n}"), "timeout is '4294967296'"),
+        (lambda n: tilewire.mm_all_reduce(_x(4, 64), _x(64, 32), wire=[n]), r"wire is \[4294967296\]"),
     ]
     for call, said in wrong:
         with pytest.raises(RuntimeError, match=said):

@@ -60,7 +60,7 @@ def right_matrix(x2: Any, name: str, x1: Tensor, nz: bool = False) -> WeightLike
 
 
 def wire_code(wire: str) -> int:
-    code = WIRES.get(wire)
+    code = WIRES.get(wire) if isinstance(wire, str) else None
     if code is None:
         wrong("wire", f"is {wire!r}; it must be one of {', '.join(WIRES)}")
     return code

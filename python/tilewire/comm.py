@@ -35,10 +35,10 @@ _making = threading.RLock()
 
 def timeout_ns(seconds: Optional[float]) -> int:
     """Seconds as the C library takes them; None and what nobody lives to see: no limit of its own."""
+    if seconds is not None and (not isinstance(seconds, (int, float)) or not seconds >= 0):
+        raise RuntimeError(f"timeout is {seconds!r}; it must be a number of seconds, at least 0")
     if seconds is None or seconds >= _LONGEST_S:
         return 0
-    if seconds != seconds:
-        raise RuntimeError("timeout is nan; it must be a number of seconds")
     return max(1, int(seconds * 1e9))
 
 

@@ -25,13 +25,18 @@ def symmetric_empty(shape: Sequence[int], *, dtype: torch.dtype = torch.float32,
     RuntimeError when the window (TILEWIRE_WINDOW_BYTES) is full.
     """
     comm = resolve(group)
-    if any(size < 0 for size in shape):
-        raise RuntimeError(f"shape is {tuple(shape)}; no size may be below 0")
-    n_bytes = math.prod(shape) * dtype.itemsize
+    if not isinstance(dtype, torch.dtype):
+        raise RuntimeError(f"dtype is {dtype!r}; it must be a torch.dtype")
+    if not isinstance(shape, (list, tuple)):
+        raise RuntimeError(f"shape is {shape!r}; it must be a list of sizes")
+    sizes = tuple(as_integer(size, f"shape[{i}]", 63, least=0) for i, size in enumerate(shape))
+    n_bytes = math.prod(sizes) * dtype.itemsize
+    if n_bytes.bit_length() > 63:
+        raise RuntimeError(f"shape is {sizes}, which takes {n_bytes} bytes; it must be below 2^63")
     address = ctypes.c_void_p()
     with comm.lock:
         check(lib.tw_mem_alloc(comm.live(), max(1, n_bytes), ctypes.byref(address)))
-    return _tensor(comm, address.value or 0, tuple(shape), dtype, owned=True)
+    return _tensor(comm, address.value or 0, sizes, dtype, owned=True)
 
 
 def symmetric_peer(t: Tensor, rank: int, *, group: CommLike = None) -> Tensor:
