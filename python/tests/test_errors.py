@@ -174,6 +174,11 @@ def _integers(rank: int, size: int) -> None:
         with pytest.raises(RuntimeError, match=said):
             call(1 << 32)
     assert torch.equal(tilewire.symmetric_peer(t, numpy.int64(0)), t)
+    comm = tilewire.Communicator.from_group()
+    counts = [([4, 4], [4], "send is"), ([4], [], "recv is"), ([-4], [4], "send is"), ([3], [3], "3, must be the 4")]
+    for send, recv, said in counts:
+        with pytest.raises(RuntimeError, match=said):
+            tilewire.collective.alltoallv(_x(4, 2), send, recv, comm)
 
 
 def test_integers() -> None:

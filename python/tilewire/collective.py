@@ -131,6 +131,11 @@ def _placed(counts: Sequence[int]) -> "tuple[ctypes.Array[c_uint64], ctypes.Arra
 def alltoallv(x: Tensor, send: Sequence[int], recv: Sequence[int], comm: Communicator) -> Tensor:
     """Rows of x, rank by rank, send[d] to rank d; the result has recv[s] from rank s, rank by rank."""
     kind = _type(x)
+    for name, counts in (("send", send), ("recv", recv)):
+        if len(counts) != comm.size or min(counts) < 0:
+            raise RuntimeError(f"{name} is {list(counts)}; it must have a count for each of the {comm.size} ranks")
+    if sum(send) != x.shape[0]:
+        raise RuntimeError(f"send adds up to {sum(send)}, must be the {x.shape[0]} rows of x")
     x = x.contiguous()
     width = 1
     for n in x.shape[1:]:
