@@ -152,15 +152,16 @@ def _integers(rank: int, size: int) -> None:
     import tilewire
 
     w8, scale = torch.ones(64, 32, dtype=torch.int8), torch.ones(32)
+    scale16 = scale.bfloat16()
     t = tilewire.symmetric_empty((4,))
     wrong = [
         (lambda n: tilewire.symmetric_peer(t, n), "rank"),
         (lambda n: tilewire.trans_quant_param(scale, None, n), "round_mode"),
-        (lambda n: tilewire.pack_weight(w8, antiquant_scale=scale.bfloat16(), antiquant_group_size=n << 32), "antiquant"),
+        (lambda n: tilewire.pack_weight(w8, antiquant_scale=scale16, antiquant_group_size=n << 32), "antiquant"),
         (lambda n: tilewire.Communicator(None, n, 1), "rank"),
         (lambda n: tilewire.Communicator(None, 0, n), "size"),
         (lambda n: tilewire.Communicator(None, 0, 1, window_bytes=n << 32), "window_bytes"),
-        (lambda n: tilewire.Communicator(None, 0, 1, window_bytes=-n), "window_bytes is -4294967296; it must be at least 0"),
+        (lambda n: tilewire.Communicator(None, 0, 1, window_bytes=-n), "window_bytes is -4294967296"),
         (lambda n: tilewire.weights.configure(limit=f"{n}"), "limit is '4294967296'"),
         (lambda n: tilewire.symmetric_empty((n, n, 2)), "which takes 147573952589676412928 bytes"),
         (lambda n: tilewire.symmetric_empty((2, 1.5)), r"shape\[1\] is 1.5"),
