@@ -261,8 +261,12 @@ def _scales(rank: int, size: int) -> None:
 
     q, v, tokens = torch.ones(4, 64, dtype=torch.int8), torch.ones(64, 32, dtype=torch.int8), torch.ones(4)
     scale = torch.nn.Parameter(torch.full((32,), 0.01))
+    fixed, wire = scale.detach(), torch.nn.Parameter(torch.full((32,), 0.1).half())
     calls = [
         lambda: tilewire.mm_all_reduce(q, v, dequant_scale=scale, pertoken_scale=tokens),
+        lambda: tilewire.mm_all_reduce(
+            q, v, dequant_scale=fixed, pertoken_scale=tokens, comm_quant_scale_1=wire, comm_quant_scale_2=wire
+        ),
         lambda: tilewire.mm_reduce_scatter(q, v, x2_scale=scale),
         lambda: tilewire.all_gather_mm(q, v, x2_scale=scale),
         lambda: tilewire.matmul(q, v, dequant_scale=scale, pertoken_scale=tokens, out_dtype=torch.bfloat16),
@@ -297,6 +301,12 @@ def _second(rank: int, size: int) -> None:
     _twice(lambda *t: size**0.5 * sum(x @ w for x, w in zip(t[:size], t[size:])), ref)
     for got, want, what in zip(mine, (ref[rank], ref[size + rank]), ("x1", "x2")):
         _close(got.grad, want.grad, what)
+    same = _leaves(xs[rank], ws[rank])
+    _twice(lambda x, w: tilewire.mm_all_reduce(x, w, replicated=True).float(), same)
+    ref = [*_doubles(xs), *_doubles(ws)]
+    _twice(lambda *t: sum(x @ w for x, w in zip(t[:size], t[size:])), ref)
+    for got, want, what in zip(same, (ref[rank], ref[size + rank]), ("x1", "x2")):
+        _close(got.grad, want.grad, f"{what}, replicated")
     counts = [2] * size
     for op in (tilewire.gmm_alltoallv, tilewire.alltoallv_gmm):
         leaves = _leaves(randn(rank, 2 * size, 16), randn(5, 1, 16, 8))

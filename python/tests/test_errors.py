@@ -169,14 +169,21 @@ def _integers(rank: int, size: int) -> None:
         (lambda n: tilewire.symmetric_empty((2,), dtype="fp32"), "dtype is 'fp32'"),
         (lambda n: tilewire.Communicator(None, 0, 1, timeout=-n), "timeout is -4294967296"),
         (lambda n: tilewire.Communicator(None, 0, 1, timeout=f"{n}"), "timeout is '4294967296'"),
+        (lambda n: tilewire.Communicator(None, 0, 1, name=n), "name is 4294967296"),
+        (lambda n: tilewire.Communicator(None, 0, 1, name=f"{n}\0"), "it must have no zero"),
+        (lambda n: tilewire.trans_quant_param(scale, None, torch.tensor([n, n])), "round_mode is tensor"),
+        (lambda n: tilewire.nz_to_nd(t, (16, torch.tensor(2.5))), r"shape\[1\] is tensor\(2.5000\)"),
         (lambda n: tilewire.mm_all_reduce(_x(4, 64), _x(64, 32), wire=[n]), r"wire is \[4294967296\]"),
     ]
     for call, said in wrong:
         with pytest.raises(RuntimeError, match=said):
             call(1 << 32)
     assert torch.equal(tilewire.symmetric_peer(t, numpy.int64(0)), t)
+    assert tilewire.symmetric_empty(numpy.array([2, 3])).shape == (2, 3)
+    tilewire.Communicator(None, 0, 1, timeout=numpy.float32(3)).close()
     comm = tilewire.Communicator.from_group()
     counts = [([4, 4], [4], "send is"), ([4], [], "recv is"), ([-4], [4], "send is"), ([3], [3], "3, must be the 4")]
+    counts += [([4.0], [4], "send must be a list of integers"), ([4], None, "recv must be a list of integers")]
     for send, recv, said in counts:
         with pytest.raises(RuntimeError, match=said):
             tilewire.collective.alltoallv(_x(4, 2), send, recv, comm)

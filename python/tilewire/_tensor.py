@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import struct
 from typing import Any, Callable, Optional
 
@@ -149,9 +150,12 @@ def as_optional(value: Any, name: str) -> Optional[Tensor]:
 
 def as_integer(value: Any, name: str, bits: int = 31, least: Optional[int] = None) -> int:
     """An integer of so many bits without the sign: ctypes would cut off what is more."""
-    if not hasattr(value, "__index__") or value.__index__().bit_length() > bits:
+    try:
+        number = operator.index(value)
+    except Exception:  # a tensor or an array has __index__, too, and raises what it likes
+        number = None
+    if number is None or number.bit_length() > bits:
         raise RuntimeError(f"{name} is {value!r}; it must be an integer of {bits + 1} bits")
-    number = value.__index__()
     if least is not None and number < least:
         raise RuntimeError(f"{name} is {number}; it must be at least {least}")
     return number
@@ -166,7 +170,7 @@ def as_counts(values: Any, name: str) -> list[int]:
         return values.tolist()
     try:
         counts = [v.__index__() for v in values]
-    except (TypeError, AttributeError) as error:
+    except Exception as error:
         raise RuntimeError(f"{name} must be a list of integers, not {values!r:.120}") from error
     for count in counts:
         if not -1 << 63 <= count < 1 << 63:

@@ -71,7 +71,11 @@ def _all_reduce_setup(ctx: Any, inputs: tuple, output: Tensor) -> None:
 def _all_reduce_backward(ctx: Any, gy: Tensor) -> tuple:
     x1, x2 = ctx.saved_tensors
     want = ctx.needs_input_grad
-    gy = gy.contiguous() if ctx.replicated else _ops.all_reduce(gy.contiguous(), ctx.group)
+    gy = gy.contiguous()
+    if not ctx.replicated:
+        gy = _ops.all_reduce(gy, ctx.group)
+    elif torch.is_grad_enabled():
+        gy = _ops.replicate(gy, ctx.group)
     g = _rows(gy)
     gx1 = _product(g, _turned(ctx, x2), ctx.group).reshape(x1.shape) if want[0] else None
     gx2 = _right_grad(ctx, x1, g) if want[1] else None
@@ -282,5 +286,6 @@ _register("all_gather_mm", _all_gather_backward, _all_gather_setup)
 _register("gmm_alltoallv", _gmm_backward, _gmm_setup)
 _register("alltoallv_gmm", _agmm_backward, _agmm_setup)
 _register("all_reduce", _sum_backward, _sum_setup)
+_register("replicate", _sum_backward, _sum_setup)  # one gradient, of which each rank makes something of its own
 for _name in ("grouped_outer", "reduce_scatter", "return_rows"):
     _register(_name, _refusing(_name), None)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._lib import check, last_error, lib
-from ._tensor import require
+from ._tensor import as_counts, require
 from .comm import Communicator
 
 _TYPES = {
@@ -131,6 +131,9 @@ def _placed(counts: Sequence[int]) -> "tuple[ctypes.Array[c_uint64], ctypes.Arra
 def alltoallv(x: Tensor, send: Sequence[int], recv: Sequence[int], comm: Communicator) -> Tensor:
     """Rows of x, rank by rank, send[d] to rank d; the result has recv[s] from rank s, rank by rank."""
     kind = _type(x)
+    if x.dim() == 0:
+        raise RuntimeError("x has no dimension of rows")
+    send, recv = as_counts(send, "send"), as_counts(recv, "recv")
     for name, counts in (("send", send), ("recv", recv)):
         if len(counts) != comm.size or min(counts) < 0:
             raise RuntimeError(f"{name} is {list(counts)}; it must have a count for each of the {comm.size} ranks")

@@ -35,11 +35,22 @@ _making = threading.RLock()
 
 def timeout_ns(seconds: Optional[float]) -> int:
     """Seconds as the C library takes them; None and what nobody lives to see: no limit of its own."""
-    if seconds is not None and (not isinstance(seconds, (int, float)) or not seconds >= 0):
+    if seconds is not None and (isinstance(seconds, str) or not hasattr(seconds, "__float__") or not seconds >= 0):
         raise RuntimeError(f"timeout is {seconds!r}; it must be a number of seconds, at least 0")
     if seconds is None or seconds >= _LONGEST_S:
         return 0
     return max(1, int(seconds * 1e9))
+
+
+def _encoded(text: Any, name: str) -> bytes:
+    """As the C library takes it, which would end at a zero."""
+    try:
+        encoded = text.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise RuntimeError(f"{name} is {text!r}; it must be text") from error
+    if b"\0" in encoded:
+        raise RuntimeError(f"{name} is {text!r}; it must have no zero")
+    return encoded
 
 
 class Hold:
@@ -103,7 +114,7 @@ class Communicator:
         args = CommArgs(
             rank=as_integer(rank, "rank"),
             size=as_integer(size, "size"),
-            name=None if name is None else name.encode(),
+            name=None if name is None else _encoded(name, "name"),
             allgather=callback,
             timeout_ns=timeout_ns(timeout),
             enter_timeout_ns=timeout_ns(enter_timeout),

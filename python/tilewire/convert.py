@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _convert
-from ._tensor import as_tensor
+from ._tensor import as_integer, as_tensor
 from ._watch import watched
 from .comm import CommLike, made_name, resolve
 
@@ -60,5 +60,6 @@ def nz_from_nd(x: Any) -> Tensor:
 
 def nz_to_nd(nz: Any, shape: Sequence[int]) -> Tensor:
     """The matrices of this shape out of what nz_from_nd gave."""
-    sizes = [int(n) if isinstance(n, Tensor) else n for n in shape]  # torch.jit.trace makes tensors of sizes
+    # torch.jit.trace makes tensors of sizes, and symbolic ones have to stay what they are
+    sizes = [as_integer(n, f"shape[{i}]", 63, least=0) if isinstance(n, Tensor) else n for i, n in enumerate(shape)]
     return _run(_ops.nz_to_nd, _convert.nz_to_nd, [_taken(nz, "nz")], sizes)

@@ -42,6 +42,7 @@ _SCHEMAS = (
     "grouped_outer(Tensor x, Tensor g, SymInt[] counts, str group) -> Tensor",
     "all_reduce(Tensor x, str group) -> Tensor",
     "reduce_scatter(Tensor x, str group) -> Tensor",
+    "replicate(Tensor x, str group) -> Tensor",
     "return_rows(Tensor x, SymInt[] send_counts, SymInt[] recv_counts, int experts, str group) -> Tensor",
     "trans_quant_param(Tensor scale, Tensor? offset, int round_mode) -> Tensor",
     "dynamic_quant(Tensor x, str? group=None) -> (Tensor, Tensor)",
@@ -163,6 +164,7 @@ _kernel("alltoallv_gmm", _alltoallv_gmm)
 _kernel("matmul", _matmul)
 _kernel("grouped_outer", _grouped_outer)
 _kernel("all_reduce", lambda x, group: collective.all_reduce(x, find(group)))
+_kernel("replicate", lambda x, group: x.clone())
 _kernel("reduce_scatter", lambda x, group: collective.reduce_scatter(x, find(group)))
 _kernel("return_rows", _return_rows)
 for _name in _CONVERSIONS:
@@ -223,6 +225,11 @@ def _(x, g, counts, group):
 
 
 @_fake("all_reduce")
+def _(x, group):
+    return x.new_empty(x.shape)
+
+
+@_fake("replicate")
 def _(x, group):
     return x.new_empty(x.shape)
 

@@ -27,7 +27,7 @@ def symmetric_empty(shape: Sequence[int], *, dtype: torch.dtype = torch.float32,
     comm = resolve(group)
     if not isinstance(dtype, torch.dtype):
         raise RuntimeError(f"dtype is {dtype!r}; it must be a torch.dtype")
-    if not isinstance(shape, (list, tuple)):
+    if not hasattr(shape, "__iter__"):
         raise RuntimeError(f"shape is {shape!r}; it must be a list of sizes")
     sizes = tuple(as_integer(size, f"shape[{i}]", 63, least=0) for i, size in enumerate(shape))
     n_bytes = math.prod(sizes) * dtype.itemsize

@@ -124,7 +124,7 @@ def mm_all_reduce(
         comm_quant_scale_1 = as_optional(comm_quant_scale_1, "comm_quant_scale_1")
         comm_quant_scale_2 = as_optional(comm_quant_scale_2, "comm_quant_scale_2")
         scales = antiquant_scale, antiquant_offset, dequant_scale, pertoken_scale
-        if not watched(x1, x2, bias, x3, *scales):
+        if not watched(x1, x2, bias, x3, *scales, comm_quant_scale_1, comm_quant_scale_2):
             return raw.mm_all_reduce(
                 x1, x2, resolve(group), bias, x3, antiquant_scale, antiquant_offset, antiquant_group_size,
                 dequant_scale, pertoken_scale, comm_quant_scale_1, comm_quant_scale_2, wire, rounds, out_dtype,

@@ -51,6 +51,24 @@ def products(rank: int, hcom: str) -> None:
             same(leaf.grad, reference)
 
 
+def twice(rank: int, hcom: str) -> None:
+    """There are no second derivatives, which is said."""
+    calls = [
+        lambda x, w: torch_npu.npu_mm_all_reduce_base(x, w, hcom),
+        lambda x, w: torch_npu.npu_mm_reduce_scatter_base(x, w, hcom, W),
+        lambda x, w: torch_npu.npu_all_gather_base_mm(x, w, hcom, W)[0],
+    ]
+    for call in calls:
+        x, w = (mine(t, rank) for t in (leaves((M, K), 1), leaves((K, N), 2)))
+        grad, = torch.autograd.grad(call(x, w).float().square().sum(), x, create_graph=True)
+        try:
+            grad.float().square().sum().backward()
+        except RuntimeError as error:
+            assert "differentiate twice" in str(error), error
+        else:
+            raise AssertionError("a second derivative without a word")
+
+
 def experts(rank: int, hcom: str, transposed: bool) -> None:
     xs, ups = leaves((8, K), 5), leaves((E, K, N), 6)
     downs, shared = leaves((E, N, K), 7), leaves((K, N), 8)
@@ -77,6 +95,7 @@ def rank_main(rank: int, store: str) -> None:
     dist.init_process_group("hccl", rank=rank, world_size=W, init_method=f"file://{store}")
     hcom = dist.group.WORLD._get_backend(torch.device("npu")).get_hccl_comm_name(rank)
     products(rank, hcom)
+    twice(rank, hcom)
     experts(rank, hcom, False)
     experts(rank, hcom, True)
     dist.barrier()

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from ._common import find
 
@@ -39,6 +40,7 @@ class AllReduce(Function):
         return _npu.npu_mm_all_reduce_base(x1, x2, hcom, bias=bias, x3=x3, **options)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple:
         x1, x2 = ctx.saved_tensors
         need = ctx.needs_input_grad
@@ -61,6 +63,7 @@ class ReduceScatter(Function):
         return _npu.npu_mm_reduce_scatter_base(x1, x2, hcom, world_size, bias=bias, **options)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple:
         x1, x2 = ctx.saved_tensors
         need = ctx.needs_input_grad
@@ -84,6 +87,7 @@ class AllGather(Function):
         return y, given
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple:
         x2, rows = ctx.saved_tensors
         need = ctx.needs_input_grad
@@ -144,6 +148,7 @@ class GmmAlltoallv(_Grouped):
         return _npu.npu_gmm_alltoallv(gmm_x, gmm_weight, *call, mm_x=mm_x, mm_weight=mm_weight, **options)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, grad_mm: Tensor | None) -> tuple:
         gmm_x, weight, mm_x, mm_weight = ctx.saved_tensors
         grad = _Grouped.present(ctx, grad, weight)
@@ -168,6 +173,7 @@ class AlltoallvGmm(_Grouped):
         return y, mm_y, rows if keep else None
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, grad_mm: Tensor | None, _: Tensor | None) -> tuple:
         rows, weight, mm_x, mm_weight = ctx.saved_tensors
         grad = _Grouped.present(ctx, grad, weight)
