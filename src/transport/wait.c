@@ -79,6 +79,31 @@ static int most_behind(const twi_transport_t *t, const twi_wait_t *w)
     return last;
 }
 
+typedef struct heard {
+    char text[TWI_ERROR_MAX];
+} heard_t;
+
+/*
+ * What the rank saw that told of it first: who hears of it from others hands on only that, since a chain of many ranks
+ * would not leave room for it.
+ */
+static heard_t origin(const twi_window_header_t *h)
+{
+    static const char rank[] = ": rank ", reports[] = " reports: ";
+    heard_t heard;
+    memcpy(heard.text, h->reason, sizeof heard.text);
+    heard.text[sizeof heard.text - 1] = '\0';
+    const char *seen = heard.text;
+    for (const char *at = seen; (at = strstr(at, rank)) != NULL; at++) {
+        const char *end = at + sizeof rank - 1;
+        end += strspn(end, "0123456789");
+        if (strncmp(end, reports, sizeof reports - 1) == 0)
+            seen = end + sizeof reports - 1;
+    }
+    memmove(heard.text, seen, strlen(seen) + 1);
+    return heard;
+}
+
 /* Bad news from one peer, or TW_OK. `missing`: we wait for this very peer. */
 static tw_status_t peer_news(twi_transport_t *t, int r, bool missing, const twi_wait_t *w)
 {
@@ -87,7 +112,7 @@ static tw_status_t peer_news(twi_transport_t *t, int r, bool missing, const twi_
     case TWI_HEALTH_ABORTED:
         return twi_fail(TW_ERR_ABORTED, "%s: rank %d aborted the communicator: %.300s", what(w).text, r, h->reason);
     case TWI_HEALTH_FAILED:
-        return twi_fail((tw_status_t)h->status, "%s: rank %d reports: %.300s", what(w).text, r, h->reason);
+        return twi_fail((tw_status_t)h->status, "%s: rank %d reports: %.300s", what(w).text, r, origin(h).text);
     case TWI_HEALTH_LEFT:
         if (missing)
             return twi_fail(TW_ERR_PEER_LEFT, "%s: rank %d left the communicator", what(w).text, r);

@@ -6,6 +6,8 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 
+#include "api/comm.h"
+#include "base/status.h"
 #include "faults/calls.h"
 
 typedef struct aborting {
@@ -202,4 +204,19 @@ TEST(abort_in_the_middle_threads_symmetric)
 TEST(abort_in_the_middle_staged)
 {
     storms(&ways[3], false);
+}
+
+/* ---- What is handed on ---------------------------------------------------------------------------- */
+
+/* Only what the first one saw: of a chain of many ranks the end would be cut off, where it is said who died. */
+TEST_RANKS(reports_are_not_nested, "2")(tw_comm_t *comm)
+{
+    if (tw_comm_rank(comm) == 1) {
+        (void)twi_fail(TW_ERR_PEER_DEAD, "one: rank 3 reports: two: rank 17 reports: three: rank 9 (pid 5) died");
+        twi_transport_fail(comm->transport, TWI_HEALTH_FAILED, TW_ERR_PEER_DEAD);
+    } else {
+        CHECK_STATUS(tw_comm_barrier(comm), TW_ERR_PEER_DEAD);
+        CHECK_CONTAINS(tw_last_error(), ": rank 1 reports: three: rank 9 (pid 5) died");
+    }
+    ranks_barrier();
 }
