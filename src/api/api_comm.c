@@ -88,11 +88,12 @@ tw_status_t tw_comm_create(const tw_comm_args_t *user_args, tw_comm_t **comm_out
     };
     twi_boot_t *boot = NULL;
     TW_TRY(twi_boot_open(&boot_args, &boot));
-    twi_log_show_rank(&args, boot->rank);
+    const twi_log_rank_t before = twi_log_show_rank(&args, boot->rank);
     const tw_status_t status = twi_comm_join(boot, &args, comm_out);
     if (status == TW_OK)
-        twi_log_show_rank(*comm_out, boot->rank);
-    twi_log_hide_rank(&args);
+        (void)twi_log_show_rank(*comm_out, boot->rank);
+    else
+        (void)twi_log_show_rank(before.owner, before.rank);
     twi_boot_close(boot);
     return status;
 }

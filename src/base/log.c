@@ -44,8 +44,7 @@ static log_state_t after_setup;
 static _Atomic(const log_state_t *) current; /* release in twi_log_setup, acquire in state() */
 static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local bool t_in_sink;
-static _Thread_local int t_rank = -1;
-static _Thread_local const void *t_rank_owner;
+static _Thread_local twi_log_rank_t t_rank = {NULL, -1};
 
 static const log_state_t *state(void)
 {
@@ -122,16 +121,17 @@ void twi_log_setup(const char *spec, tw_log_fn sink, void *user)
     atomic_store_explicit(&current, &after_setup, memory_order_release);
 }
 
-void twi_log_show_rank(const void *owner, int rank)
+twi_log_rank_t twi_log_show_rank(const void *owner, int rank)
 {
-    t_rank = rank;
-    t_rank_owner = owner;
+    const twi_log_rank_t before = t_rank;
+    t_rank = (twi_log_rank_t){owner, rank};
+    return before;
 }
 
 void twi_log_hide_rank(const void *owner)
 {
-    if (t_rank_owner == owner)
-        t_rank = -1;
+    if (t_rank.owner == owner)
+        t_rank.rank = -1;
 }
 
 /* The last rule for a component wins. */
@@ -159,8 +159,8 @@ static size_t write_head(char *line, size_t room, tw_log_level_t level, const ch
     const unsigned day = (unsigned)(now.tv_sec % 86400);
     const char *slash = strrchr(file, '/');
     char rank[24] = "";
-    if (t_rank >= 0)
-        (void)snprintf(rank, sizeof rank, "rank %d ", t_rank);
+    if (t_rank.rank >= 0)
+        (void)snprintf(rank, sizeof rank, "rank %d ", t_rank.rank);
     return clamp(snprintf(line, room, "%02u:%02u:%02u.%06ld %s %s%s %s:%d ", day / 3600, day / 60 % 60, day % 60,
                           now.tv_nsec / 1000, level_names[level], rank, component, slash != NULL ? slash + 1 : file,
                           number),

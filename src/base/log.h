@@ -25,10 +25,14 @@ void twi_log_write(tw_log_level_t level, const char *component, const char *file
     __attribute__((format(printf, 5, 6)));
 
 /*
- * The rank shown in the lines of the calling thread: that of `owner`, which is the last one to show it, until this thread
- * hides that one. Nothing else is done with the address.
+ * The rank shown in the lines of the calling thread: that of `owner`, the last one to show it, until this thread hides
+ * that one. Nothing else is done with the address. Returns what was shown before, for twi_log_show_rank to go back to.
  */
-void twi_log_show_rank(const void *owner, int rank);
+typedef struct twi_log_rank {
+    const void *owner;
+    int rank; /* -1: none */
+} twi_log_rank_t;
+twi_log_rank_t twi_log_show_rank(const void *owner, int rank);
 void twi_log_hide_rank(const void *owner);
 
 /* Called once by tw_init, before other threads use the log. `spec` is TILEWIRE_LOG, checked already. */

@@ -446,8 +446,8 @@ TEST(log_lines)
 {
     twi_log_setup("info", collect, logged);
     int first, second;
-    twi_log_show_rank(&first, 6); /* and never hidden by this thread */
-    twi_log_show_rank(&second, 7);
+    (void)twi_log_show_rank(&first, 6); /* and never hidden by this thread */
+    (void)twi_log_show_rank(&second, 7);
     twi_log_hide_rank(&first);
     errno = EAGAIN;
     TWI_LOG(INFO, "shm", "slot %d: %m\nfaked line\x1b[0m", 4);
@@ -460,6 +460,10 @@ TEST(log_lines)
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
     TWI_LOG(WARN, "shm", "%s", longer);
+    const twi_log_rank_t before = twi_log_show_rank(&first, 5); /* which fails to come about */
+    (void)twi_log_show_rank(before.owner, before.rank);
+    TWI_LOG(INFO, "shm", "again");
+    CHECK_CONTAINS(logged, " info rank 7 shm test_base.c:");
     twi_log_hide_rank(&second);
     TWI_LOG(INFO, "shm", "nobody's");
     CHECK_CONTAINS(logged, " info shm test_base.c:");
