@@ -366,8 +366,9 @@ TW_API TW_CHECKED tw_status_t tw_nz_to_nd(const void *nz, size_t nz_bytes, const
  *
  * `comm`: whose workers compute, as in tw_matmul; nothing is sent, and only this rank calls. NULL: the calling
  * thread. `x`: fp16, bf16 or fp32, (..., k). `y`: int8, the same shape. `scale`: fp32, the shape without its
- * last dimension. Any strides. Blocks until y and scale are there. One thread at a time on one comm. TW_ERR_ARGUMENT
- * names the wrong argument, and the outputs are untouched then. Since 0.1.
+ * last dimension. Any strides, but elements of two of them must not alternate within a row. Blocks until y and scale
+ * are there. One thread at a time on one comm. TW_ERR_ARGUMENT names the wrong argument, and the outputs are untouched
+ * then. Since 0.1.
  */
 TW_API TW_CHECKED tw_status_t tw_dynamic_quant(tw_comm_t *comm, const tw_tensor_t *x, const tw_tensor_t *y,
                                                const tw_tensor_t *scale);

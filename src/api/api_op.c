@@ -67,6 +67,7 @@ static tw_status_t check_profile(const tw_op_t *op)
 
 /* Of all lists, and of op->comm of what is in one: an operator may be released while its communicator is destroyed. */
 static pthread_mutex_t g_prepared_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t g_released = PTHREAD_COND_INITIALIZER; /* some `releasing` is less */
 
 static void link_op(tw_op_t *op)
 {
@@ -312,12 +313,20 @@ void tw_op_release(tw_op_t *op)
     if (!op)
         return;
     (void)pthread_mutex_lock(&g_prepared_lock);
-    if (op->comm) {
+    tw_comm_t *comm = op->comm;
+    if (comm) {
         unlink_op(op);
-        if (op->started)
-            twi_op_destroy(op->op); /* with the lock: it needs its communicator to the end */
+        comm->releasing++; /* it stays until we are done, but without the lock: the end of one that runs is logged */
     }
     (void)pthread_mutex_unlock(&g_prepared_lock);
+    if (comm) {
+        if (op->started)
+            twi_op_destroy(op->op);
+        (void)pthread_mutex_lock(&g_prepared_lock);
+        comm->releasing--;
+        (void)pthread_cond_broadcast(&g_released);
+        (void)pthread_mutex_unlock(&g_prepared_lock);
+    }
     twi_op_memory_drop(&op->own);
     free(op);
 }
@@ -325,6 +334,8 @@ void tw_op_release(tw_op_t *op)
 void twi_comm_ops_end(tw_comm_t *comm)
 {
     (void)pthread_mutex_lock(&g_prepared_lock);
+    while (comm->releasing > 0 && !twi_transport_inherited(comm->transport)) /* the threads of a parent are not here */
+        (void)pthread_cond_wait(&g_released, &g_prepared_lock);
     for (tw_op_t *op = comm->prepared; op; op = op->next) {
         op->op = NULL; /* one that runs is left to its peers, who see us leave */
         op->comm = NULL;

@@ -95,7 +95,7 @@ static bool overlap(const tw_tensor_t *written, const tw_tensor_t *other)
 {
     if (!written || !other || twi_tensor_elements(written) == 0 || twi_tensor_elements(other) == 0)
         return false;
-    return meet(span_of(written, 0), span_of(other, 0)) && rows_meet(written, other);
+    return meet(span_of(written, 0), span_of(other, 0)) && rows_meet(written, other) && rows_meet(other, written);
 }
 
 tw_status_t twi_api_check_apart(const tw_tensor_t *written, const char *written_name, const tw_tensor_t *read,

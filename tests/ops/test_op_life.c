@@ -299,6 +299,39 @@ TEST(communicator_goes_while_operators_are_released)
     op_close(&call);
 }
 
+/* What is logged of an operator that is released while it runs reaches a sink that releases another one. */
+static tw_op_t *kept_by_sink;
+
+static void releasing_sink(void *user, tw_log_level_t level, const char *line)
+{
+    (void)user;
+    (void)level;
+    if (strstr(line, "is lost") == NULL)
+        return;
+    tw_op_release(kept_by_sink);
+    kept_by_sink = NULL;
+}
+
+TEST(sink_releases_an_operator)
+{
+    tw_op_t *op = NULL;
+    op_call_t call;
+    tw_init_args_t args = TW_INIT_ARGS_INIT;
+    args.log = releasing_sink;
+    CHECK_OK(tw_init(&args));
+    op_open(&call);
+    make_ones(&call, 0);
+    tw_comm_t *comm = alone(NULL), *other = alone(NULL);
+    CHECK_OK(tw_mm_all_reduce_prepare(comm, &call.reduce, &op));
+    CHECK_OK(tw_mm_all_reduce_prepare(other, &call.reduce, &kept_by_sink));
+    CHECK_OK(tw_op_start(op));
+    tw_op_release(op);
+    CHECK(kept_by_sink == NULL);
+    tw_comm_destroy(comm);
+    tw_comm_destroy(other);
+    op_close(&call);
+}
+
 /* A forked child does nothing for the rank: peers would take it for its parent, which has not come by yet. */
 static void fork_body(tw_comm_t *comm, void *arg)
 {

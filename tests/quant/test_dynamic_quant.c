@@ -199,6 +199,27 @@ TEST(tokens_strides)
     }
 }
 
+/* Each row has its scale behind it. */
+TEST(tokens_scales_between_rows)
+{
+    enum { ROWS_HERE = 5, K = 6, LD = K + 1 };
+    float x[ROWS_HERE * LD], plain[ROWS_HERE];
+    int8_t y[ROWS_HERE * K], plain_y[ROWS_HERE * K];
+    int64_t shape[] = {ROWS_HERE, K}, x_strides[] = {LD, 1}, s_strides[] = {LD};
+    for (int i = 0; i < ROWS_HERE * LD; i++)
+        x[i] = (float)(i * 37 % 91) - 45;
+    tw_tensor_t in = make_tensor(x, type_fp32, 2, shape), scales = make_tensor(x + K, type_fp32, 1, shape);
+    const tw_tensor_t out = make_tensor(y, type_int8, 2, shape), plain_out = make_tensor(plain_y, type_int8, 2, shape);
+    const tw_tensor_t plain_scales = make_tensor(plain, type_fp32, 1, shape);
+    in.strides = x_strides;
+    scales.strides = s_strides;
+    CHECK_OK(tw_dynamic_quant(NULL, &in, &plain_out, &plain_scales));
+    CHECK_OK(tw_dynamic_quant(NULL, &in, &out, &scales));
+    CHECK_EQ(memcmp(y, plain_y, sizeof y), 0);
+    for (int i = 0; i < ROWS_HERE; i++)
+        CHECK_EQ(twi_f32_bits(x[i * LD + K]), twi_f32_bits(plain[i]));
+}
+
 /* A row of k elements that lie x_step apart, to where they lie y_step apart, against the same row made contiguous. */
 static void check_steps(int64_t k, int64_t x_step, int64_t y_step, float special)
 {
