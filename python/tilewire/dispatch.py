@@ -71,8 +71,7 @@ def _nothing(like: Tensor) -> Tensor:
     return like.new_empty((0,))
 
 
-_LOCAL = ("matmul", "grouped_outer")
-_CONVERSIONS = ("trans_quant_param", "dynamic_quant", "nz_from_nd", "nz_to_nd")
+_LOCAL = ("matmul", "grouped_outer", "replicate")
 
 
 def _kernel(name: str, function: object) -> None:
@@ -167,8 +166,14 @@ _kernel("all_reduce", lambda x, group: collective.all_reduce(x, find(group)))
 _kernel("replicate", lambda x, group: x.clone())
 _kernel("reduce_scatter", lambda x, group: collective.reduce_scatter(x, find(group)))
 _kernel("return_rows", _return_rows)
-for _name in _CONVERSIONS:
-    library.impl(_name, getattr(raw, _name) if _name != "dynamic_quant" else _dynamic_quant, "CPU")
+_CONVERSIONS = {
+    "trans_quant_param": raw.trans_quant_param,
+    "dynamic_quant": _dynamic_quant,
+    "nz_from_nd": raw.nz_from_nd,
+    "nz_to_nd": raw.nz_to_nd,
+}
+for _name, _function in _CONVERSIONS.items():
+    library.impl(_name, _function, "CPU")
     library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 

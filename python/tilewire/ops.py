@@ -249,7 +249,8 @@ def gmm_alltoallv(
             )  # fmt: skip
     w, key, trans = _split_experts(gmm_weight, trans_gmm_weight)
     mm_w, mm_key, mm_trans = _split_experts(mm_weight, trans_mm_weight)
-    y, mm_y = _ops.gmm_alltoallv(gmm_x, w, key, send, recv, made_name(group), mm_x, mm_w, mm_key, trans, mm_trans, rounds)
+    name = made_name(group)
+    y, mm_y = _ops.gmm_alltoallv(gmm_x, w, key, send, recv, name, mm_x, mm_w, mm_key, trans, mm_trans, rounds)
     return y, None if mm_x is None else mm_y
 
 

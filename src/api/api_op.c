@@ -314,14 +314,14 @@ void tw_op_release(tw_op_t *op)
         return;
     (void)pthread_mutex_lock(&g_prepared_lock);
     tw_comm_t *comm = op->comm;
-    if (comm) {
+    const bool runs = comm && op->started;
+    if (comm)
         unlink_op(op);
-        comm->releasing++; /* it stays until we are done, but without the lock: the end of one that runs is logged */
-    }
+    if (runs)
+        comm->releasing++; /* it stays until we are done, but without the lock: that an operator is ended is logged */
     (void)pthread_mutex_unlock(&g_prepared_lock);
-    if (comm) {
-        if (op->started)
-            twi_op_destroy(op->op);
+    if (runs) {
+        twi_op_destroy(op->op);
         (void)pthread_mutex_lock(&g_prepared_lock);
         comm->releasing--;
         (void)pthread_cond_broadcast(&g_released);

@@ -31,7 +31,7 @@ struct tw_comm {
     struct twi_ops *ops;    /* NULL until the first operator */
     twi_op_memory_t memory; /* of operators that are one call, kept for the next */
     tw_op_t *prepared;      /* operators that are not released, under a lock of api_op.c */
-    int releasing;          /* operators that tw_op_release is not done with; with the same lock */
+    int releasing;          /* running operators that tw_op_release is ending; under the same lock */
     tw_profile_t profile;   /* never DEFAULT */
     bool fused;             /* operators use it under profile a2; under the lock of the table */
     struct tw_comm *next;   /* in the table of names */
